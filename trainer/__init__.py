@@ -1,0 +1,1 @@
+"""All that learns, and nothing of sandboxes."""

@@ -1,0 +1,82 @@
+"""Log-probabilities of given tokens in bounded memory: logits of a few hundred tokens exist at a time, never all.
+
+`LogProbHead` takes the place of a model's output head, so that under ZeRO-3 the head's weight is gathered by the hooks of
+its own module, once per pass.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+
+class _ChunkedLogProbs(torch.autograd.Function):
+    """log softmax(hidden @ weight.T / temperature)[target] and the entropy, chunk by chunk, recomputed in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, temperature: float, chunk: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs = torch.empty(len(target), dtype=torch.float32, device=hidden.device)
+        entropy = torch.empty_like(logprobs)
+        normaliser = torch.empty_like(logprobs)
+        for start in range(0, len(target), chunk):
+            part = slice(start, start + chunk)
+            logits = (hidden[part] @ weight.t()).float().div_(temperature)
+            lse = torch.logsumexp(logits, -1)
+            normaliser[part] = lse
+            logprobs[part] = logits.gather(-1, target[part, None])[:, 0] - lse
+            probs = (logits - lse[:, None]).exp_()
+            entropy[part] = lse - probs.mul_(logits).sum(-1)
+        ctx.save_for_backward(hidden, weight, target, normaliser)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor, _entropy_grad: torch.Tensor) -> tuple[Any, ...]:
+        hidden, weight, target, normaliser = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        for start in range(0, len(target), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            logits = (hidden[part] @ weight.t()).float().div_(ctx.temperature)
+            # d logprob / d logits = onehot(target) - softmax(logits)
+            dlogits = logits.sub_(normaliser[part, None]).exp_().neg_()
+            dlogits.scatter_add_(-1, target[part, None], torch.ones_like(dlogits[:, :1]))
+            dlogits = dlogits.mul_((grad[part] / ctx.temperature)[:, None]).to(hidden.dtype)
+            grad_hidden[part] = dlogits @ weight
+            grad_weight += dlogits.t() @ hidden[part]
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+
+
+class LogProbHead(nn.Module):
+    """An output head that returns log-probs [.., N, 1] of the tokens set by `aim`, instead of logits.
+
+    `entropy` [N] of the last pass, in nats, carries no gradient.
+    """
+
+    def __init__(self, head: nn.Linear, chunk: int) -> None:
+        super().__init__()
+        if head.bias is not None:
+            raise ValueError("an output head with a bias is not supported")
+        self.weight = head.weight  # the very parameter, so that a tie with the embedding survives
+        self.chunk = chunk
+        self._target: Int[torch.Tensor, " N"] | None = None
+        self._temperature = 1.0
+        self.entropy: Float[torch.Tensor, " N"] | None = None
+
+    def aim(self, target: Int[torch.Tensor, " N"], temperature: float) -> None:
+        """Say which tokens the next pass scores, at the temperature they were sampled with."""
+        self._target, self._temperature = target, temperature
+
+    def forward(self, hidden: Float[torch.Tensor, "1 N width"]) -> Float[torch.Tensor, "1 N 1"]:
+        if self._target is None or hidden.shape[:2] != (1, len(self._target)):
+            raise ValueError(f"hidden states {tuple(hidden.shape)} for targets {None if self._target is None else len(self._target)}")
+        logprobs, self.entropy = _ChunkedLogProbs.apply(
+            hidden[0], self.weight, self._target, self._temperature, self.chunk
+        )
+        return logprobs[None, :, None]

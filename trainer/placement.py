@@ -1,0 +1,83 @@
+"""Where actors run: the Ray cluster of a run, and the environment that engines need."""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+NAMESPACE = "testgrad"
+
+
+def cpu_threads() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def engine_environment(threads: int) -> dict[str, str]:
+    """Environment variables for an actor that computes with torch.
+
+    Passive waiting matters: threads that spin on contended cores cost up to sixteen times the time.
+    """
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+@contextmanager
+def ray_cluster() -> Iterator[None]:
+    """A connection to the cluster at `RAY_ADDRESS`, or a private one on this machine that ends with the block.
+
+    A private cluster demands a token, since Ray's ports listen on all interfaces, and keeps its files in a temporary
+    folder that is removed with it.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if os.environ.get("RAY_ADDRESS"):
+        ray.init(namespace=NAMESPACE, log_to_driver=False)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+        return
+    # Ray demands a token of its own accord; given one, it leaves none in the home directory
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    # sockets live in this folder and their paths are limited to about 100 bytes: keep it short
+    folder = tempfile.mkdtemp(prefix="testgrad-ray-", dir="/tmp")
+    try:
+        ray.init(
+            namespace=NAMESPACE,
+            num_cpus=cpu_threads(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=256 * 2**20,
+            _temp_dir=folder,
+        )
+        yield
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def find_or_start(name: str, cls: type, *args: object, threads: int, gpus: float = 0, **env: str) -> tuple[Any, bool]:
+    """The named actor, and whether it had to be started as `cls(*args)`."""
+    import ray
+
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE), False
+    except ValueError:
+        # not Ray's own choice of one thread per CPU it was asked for: computing actors take turns on all cores
+        environment = {"env_vars": engine_environment(threads) | env}
+        options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "num_gpus": gpus, "runtime_env": environment}
+        return ray.remote(cls).options(**options).remote(*args), True

@@ -1,0 +1,88 @@
+"""All replicas as one policy: sessions stick to a replica, and replicas carry about equally many."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.placement import cpu_threads, find_or_start
+from trainer.rollout import Generation, Sampling
+from trainer.serving.config import ServingConfig
+from trainer.serving.replica import Replica, ReplicaError
+
+EXTENSION = "trainer.serving.shm_engine.ShmWorkerExtension"
+
+
+class ReplicaPool:
+    """The replicas of one run. Implements `trainer.rollout.Policy`."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self.actors = list(actors)
+        self._home: dict[str, int] = {}
+        self._load: Counter[int] = Counter()
+        self._requests = 0
+
+    @classmethod
+    async def start(
+        cls, run_name: str, model: Path, config: ServingConfig, gpus: int = 0, log_file: Path | None = None
+    ) -> "ReplicaPool":
+        """Boot the replicas as actors `<run_name>/replica/<i>`, or find those that are up."""
+        actors, boots = [], []
+        for i in range(config.replicas):
+            actor, is_new = find_or_start(
+                f"{run_name}/replica/{i}",
+                Replica,
+                str(log_file) if log_file else None,
+                threads=config.threads or cpu_threads(),
+                gpus=gpus * config.tensor_parallel,
+                VLLM_CPU_KVCACHE_SPACE=str(config.kv_cache_gib),
+            )
+            actors.append(actor)
+            if is_new:
+                boots.append(actor.boot.remote(str(model), config, EXTENSION))
+        await asyncio.gather(*boots)
+        return cls(actors)
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
+        """Sample an answer on the session's replica; cancelling the call stops the generation."""
+        import ray
+
+        home = self._home.get(session_id)
+        if home is None:
+            home = min(range(len(self.actors)), key=lambda i: self._load[i])
+            self._home[session_id] = home
+            self._load[home] += 1
+        self._requests += 1
+        reference = self.actors[home].generate.remote(prompt_ids, sampling, f"{session_id}-{os.getpid()}-{self._requests}")
+        try:
+            generation: Generation = await reference
+        except asyncio.CancelledError:
+            ray.cancel(reference)
+            raise
+        return generation
+
+    def release(self, session_id: str) -> None:
+        """Forget a session, so that its replica counts as less loaded."""
+        home = self._home.pop(session_id, None)
+        if home is not None:
+            self._load[home] -= 1
+
+    async def versions(self) -> list[int | None]:
+        """The weight version of each replica, None for one that serves nothing."""
+        return list(await asyncio.gather(*(actor.version.remote() for actor in self.actors)))
+
+    async def require_version(self, version: int) -> None:
+        """Raises ReplicaError unless all replicas serve `version`."""
+        versions = await self.versions()
+        if any(have != version for have in versions):
+            raise ReplicaError(f"replicas serve weight versions {versions}, the run is at {version}: a sync was skipped or failed")
+
+    async def shutdown(self) -> None:
+        """Stop engines and actors; safe when some are dead already."""
+        import ray
+
+        await asyncio.gather(*(actor.shutdown.remote() for actor in self.actors), return_exceptions=True)
+        for actor in self.actors:
+            ray.kill(actor)

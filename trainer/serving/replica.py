@@ -1,0 +1,183 @@
+"""One replica: a vLLM engine in a named Ray actor, which serves one weight version at a time."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.rollout import Generation, Sampling
+from trainer.serving.config import ServingConfig
+
+INITIAL_VERSION = 0
+
+
+class ReplicaError(RuntimeError):
+    """The engine died, refuses to serve, or answered with something that cannot be trusted."""
+
+
+class Replica:
+    """A vLLM engine and the version of the weights that it holds.
+
+    While a sync is under way, and after one that failed, no request is served: an engine with mixed weights would
+    sample tokens that no policy version explains.
+    """
+
+    def __init__(self, log_file: str | None) -> None:
+        self._version: int | None = INITIAL_VERSION
+        self._log_file = log_file
+
+    async def boot(self, model_path: str, config: ServingConfig, extension: str) -> None:
+        """Start the engine on the weights at `model_path`, as version 0."""
+        _log_to(self._log_file)
+        from vllm import AsyncEngineArgs
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        args = AsyncEngineArgs(
+            model=model_path,
+            served_model_name=["policy"],
+            dtype=config.dtype,
+            max_model_len=config.window,
+            max_num_seqs=config.max_num_seqs,
+            tensor_parallel_size=config.tensor_parallel,
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            enforce_eager=config.enforce_eager,
+            enable_prefix_caching=True,
+            # log-probs of the distribution that was sampled from, temperature included
+            logprobs_mode="processed_logprobs",
+            # the checkpoint's own generation defaults (top_k, penalties) must not bend what the learner models
+            generation_config="vllm",
+            weight_transfer_config={"backend": "testgrad_shm"},
+            worker_extension_cls=extension,
+            disable_log_stats=self._log_file is None,
+        )
+        self._window = config.window
+        self._engine = AsyncLLM.from_engine_args(args)
+        await self._engine.update_weight_version(str(INITIAL_VERSION))
+        await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+        if self._log_file is not None:
+            self._stats = asyncio.create_task(self._log_throughput())
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str) -> Generation:
+        """Sample an answer. Cancelling the call aborts the request in the engine.
+
+        Raises:
+            ReplicaError: no trustworthy weights are loaded, or the engine returned an incomplete answer.
+        """
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        if self._version is None:
+            raise ReplicaError("the last weight sync did not complete; sync again before sampling")
+        params = SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            stop=list(sampling.stop) or None,
+            logprobs=0,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final = None
+        async for final in self._engine.generate({"prompt_token_ids": list(prompt_ids)}, params, request_id=request_id):
+            pass
+        if final is None or not final.finished:
+            raise ReplicaError(f"{request_id}: the engine ended the request without an answer")
+        answer = final.outputs[0]
+        token_ids = list(answer.token_ids)
+        if answer.logprobs is None or len(answer.logprobs) != len(token_ids):
+            raise ReplicaError(f"{request_id}: {len(token_ids)} tokens, but log-probs of {len(answer.logprobs or [])}")
+        return Generation(
+            token_ids=token_ids,
+            # KeyError here means that the engine did not report the sampled token: never take 0.0 for it
+            logprobs=[min(entry[token].logprob, 0.0) for token, entry in zip(token_ids, answer.logprobs, strict=True)],
+            weight_versions=_spread(answer.weight_versions, len(token_ids)),
+            finish_reason=answer.finish_reason if answer.finish_reason in ("stop", "length") else "abort",
+        )
+
+    async def prompt_logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probs [tokens - 1] of each token after the first, at temperature 1, under the loaded weights."""
+        from vllm import SamplingParams
+
+        final = None
+        params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0)
+        request_id = f"score-{os.urandom(8).hex()}"
+        async for final in self._engine.generate({"prompt_token_ids": list(token_ids)}, params, request_id=request_id):
+            pass
+        assert final is not None and final.prompt_logprobs is not None
+        pairs = zip(token_ids[1:], final.prompt_logprobs[1:], strict=True)
+        return [entry[token].logprob for token, entry in pairs if entry is not None]
+
+    async def start_sync(self) -> None:
+        """Freeze running requests, which go on under the new weights, and take no new ones into the engine."""
+        self._version = None
+        await self._engine.pause_generation(mode="keep")
+        await self._engine.start_weight_update()
+
+    async def receive_bucket(self, bucket: dict[str, Any]) -> None:
+        """Load one bucket of tensors."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        await self._engine.update_weights(WeightTransferUpdateRequest(update_info=bucket))
+
+    async def finish_sync(self, version: int) -> str:
+        """Verify what was loaded and serve it as `version`. Returns the fingerprint of the weights received.
+
+        Raises:
+            Exception: from the worker, if names, checksums or computed values differ; the replica then serves nothing.
+        """
+        await self._engine.finish_weight_update()
+        fingerprints = set(await self._engine.collective_rpc("verified_fingerprint"))
+        if len(fingerprints) != 1:
+            raise ReplicaError(f"workers of one replica hold different weights: {fingerprints}")
+        await self._engine.update_weight_version(str(version))
+        await self._engine.reset_prefix_cache()
+        await self._engine.resume_generation()
+        self._version = version
+        return str(fingerprints.pop())
+
+    async def version(self) -> int | None:
+        """The weight version served, None while there is none to be trusted."""
+        if self._version is not None and int(await self._engine.get_weight_version()) != self._version:
+            raise ReplicaError(f"the engine says version {await self._engine.get_weight_version()}, the replica {self._version}")
+        return self._version
+
+    async def pid_tree(self) -> list[int]:
+        """Process ids of this actor and of the engine's processes."""
+        import psutil
+
+        me = psutil.Process()
+        return [me.pid, *(child.pid for child in me.children(recursive=True))]
+
+    async def shutdown(self) -> None:
+        """Stop the engine and its processes."""
+        if self._log_file is not None:
+            self._stats.cancel()
+        self._engine.shutdown()
+
+    async def _log_throughput(self) -> None:
+        while True:
+            await asyncio.sleep(10)
+            await self._engine.do_log_stats()
+
+
+def _spread(spans: Any, tokens: int) -> list[int]:
+    """Weight versions [tokens] from vLLM's contiguous spans over output tokens."""
+    versions = [-1] * tokens
+    for span in spans or ():
+        for i in range(span.start, span.end):
+            versions[i] = int(span.version)
+    return versions
+
+
+def _log_to(log_file: str | None) -> None:
+    """Send vLLM's own log to the run's file instead of the screen."""
+    logging.getLogger("vllm").handlers.clear()
+    logging.getLogger("vllm").propagate = False
+    if log_file is None:
+        return
+    Path(log_file).parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(log_file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logging.getLogger("vllm").addHandler(handler)
