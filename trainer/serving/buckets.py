@@ -28,6 +28,13 @@ class TensorRecord:
     nbytes: int
     crc32: int
 
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor, offset: int = 0) -> "TensorRecord":
+        """The record of `tensor` when it lies at `offset`."""
+        data = as_bytes(tensor)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return cls(name, dtype, tuple(tensor.shape), offset, len(data), zlib.crc32(data))
+
     def identity(self) -> str:
         """Name, type, shape and content, but not the place in the bucket."""
         return f"{self.name} {self.dtype} {list(self.shape)} {self.crc32:08x}"
@@ -80,8 +87,7 @@ def fill_buckets(tensors: Iterable[tuple[str, torch.Tensor]], buffer: SharedBuff
             yield bucket
             bucket, end = [], 0
         buffer.write(end, data)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        bucket.append(TensorRecord(name, dtype, tuple(tensor.shape), end, len(data), zlib.crc32(data)))
+        bucket.append(TensorRecord.of(name, tensor, end))
         end += -(-len(data) // ALIGNMENT) * ALIGNMENT
     if bucket:
         yield bucket
