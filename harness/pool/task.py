@@ -1,0 +1,170 @@
+"""A task: an instruction, a repository snapshot and a hidden test suite, read from a directory in Harbor's format.
+
+```
+instruction.md            what the agent is asked
+task.toml                 limits, and in [metadata] the tests that must pass
+environment/repo/         the snapshot; all that the agent gets
+environment/Dockerfile    the same snapshot as an image, for Harbor
+tests/                    the hidden tests (test.sh is Harbor's entry; testgrad's grader does not run it)
+solution/files/           the solved files, copied over the snapshot by solution/solve.sh
+```
+"""
+
+import ast
+import logging
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.pool.schema import Grading, TaskConfig, unknown_keys
+
+__all__ = ["DEFAULT_AGENT_TIMEOUT", "Grading", "Task", "TaskConfig", "TaskError"]
+
+log = logging.getLogger(__name__)
+
+DEFAULT_AGENT_TIMEOUT = 1800.0
+"""Seconds for an agent whose task sets no limit: a trial without an end would hold up its whole step."""
+
+_NEVER_EDITED = {".git", "__pycache__"}
+
+
+class TaskError(ValueError):
+    """A directory that is no usable task; the message names the file and the mend."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task, checked when read. Times are seconds."""
+
+    path: Path
+    task_id: str
+    instruction: str
+    snapshot: Path
+    tests: Path
+    grading: Grading
+    agent_timeout: float
+    verifier_timeout: float
+    config: TaskConfig
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Task":
+        """Read and check the task at `path`; its directory's name is its id.
+
+        Raises:
+            TaskError: something a trial or its grading needs is missing or contradicts the rest.
+        """
+        path = Path(path).resolve()
+        if not path.is_dir():
+            raise TaskError(f"{path}: no such task directory; check the path, or build the pool again")
+        instruction = _read_text(path / "instruction.md", "write there what the agent is asked to do")
+        if not instruction.strip():
+            raise TaskError(f"{path}/instruction.md is empty; write there what the agent is asked to do")
+        config = _read_config(path / "task.toml")
+        grading = _read_grading(path / "task.toml", config)
+        snapshot, tests = path / "environment" / "repo", path / "tests"
+        if not snapshot.is_dir():
+            raise TaskError(f"{path}: no repository snapshot; put the files that the agent gets into environment/repo/")
+        if not any(tests.rglob("test_*.py")):
+            raise TaskError(f"{path}: no hidden tests; put test_*.py files into tests/")
+        for test_id in grading.fail_to_pass + grading.pass_to_pass:
+            _check_test_exists(tests, test_id)
+        for name in grading.visible_tests:
+            if not (snapshot / name).is_file():
+                raise TaskError(f"{path}: visible test {name} is not in environment/repo/; add it or leave it out")
+        return cls(
+            path=path,
+            task_id=path.name,
+            instruction=instruction,
+            snapshot=snapshot,
+            tests=tests,
+            grading=grading,
+            agent_timeout=config.agent.timeout_sec or DEFAULT_AGENT_TIMEOUT,
+            verifier_timeout=config.verifier.timeout_sec,
+            config=config,
+        )
+
+    @property
+    def solution(self) -> Path | None:
+        """Folder of the solved files, to be laid over the snapshot; None when the task ships none in that form."""
+        files = self.path / "solution" / "files"
+        return files if files.is_dir() else None
+
+    def editable_files(self) -> list[str]:
+        """Sorted paths, relative to the snapshot, of the text files that an agent may change."""
+        return sorted(name for name in _regular_files(self.snapshot) if name not in self.grading.visible_tests)
+
+
+def _read_text(file: Path, mend: str) -> str:
+    if not file.is_file():
+        raise TaskError(f"{file.parent}: no {file.name}; {mend}")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
+
+
+def _read_config(file: Path) -> TaskConfig:
+    text = _read_text(file, "write one with [task] name and, under [metadata], fail_to_pass")
+    try:
+        config = TaskConfig.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise TaskError(f"{file} is not valid TOML: {error}") from error
+    except ValidationError as error:
+        raise TaskError(f"{file}: {_first_problem(error)}") from error
+    if config.steps:
+        raise TaskError(f"{file}: steps has {len(config.steps)} entries; testgrad runs single-step tasks, split it")
+    if unknown := unknown_keys(config):
+        log.warning("%s: ignored unknown keys %s; check their spelling, or move them to [metadata]", file, unknown)
+    return config
+
+
+def _read_grading(file: Path, config: TaskConfig) -> Grading:
+    facts = {name: config.metadata[name] for name in Grading.model_fields if name in config.metadata}
+    try:
+        return Grading.model_validate(facts)
+    except ValidationError as error:
+        raise TaskError(f"{file}: [metadata] {_first_problem(error)}") from error
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"{where}: {problem['msg']}" if where else problem["msg"].removeprefix("Value error, ")
+
+
+def _check_test_exists(tests: Path, test_id: str) -> None:
+    """Refuse an id that no run could report: such a task would score 0 for ever."""
+    *module, class_name, test_name = test_id.split(".")
+    file = tests.joinpath(*module).with_suffix(".py")
+    if not file.is_file():
+        raise TaskError(f"{tests.parent}: test {test_id} would lie in {file.name}, which tests/ does not have")
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise TaskError(f"{file} is not valid Python: {error}") from error
+    found = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), None)
+    if found is None:
+        raise TaskError(f"{tests.parent}: test {test_id} is outside the tests; {file.name} has no class {class_name}")
+    # A class may inherit its tests, or make them; only a plain TestCase can be judged by its text.
+    plain = all(ast.unparse(base) in ("unittest.TestCase", "TestCase") for base in found.bases)
+    methods = {n.name for n in found.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if plain and not found.decorator_list and test_name not in methods:
+        raise TaskError(f"{tests.parent}: test {test_id} is outside the tests; {class_name} has no {test_name}")
+
+
+def _regular_files(root: Path) -> Iterator[str]:
+    """Relative POSIX paths of the text files below `root`; links are not followed, since they may lead outside."""
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _NEVER_EDITED]
+        for name in names:
+            file = Path(folder, name)
+            if file.is_symlink() or not file.is_file():
+                continue
+            with file.open("rb") as stream:
+                if b"\0" in stream.read(8192):
+                    continue
+            yield file.relative_to(root).as_posix()
