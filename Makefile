@@ -1,0 +1,56 @@
+# `make` alone lists the targets. PYTHON=python3.12 chooses another Python; the locks are proven on 3.11, x86-64.
+
+ifndef PYTHON
+PYTHON := $(shell for candidate in python3.11 python3.12 python3; do \
+	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$candidate && break; done)
+endif
+BIN := .venv/bin
+
+# Nothing calls home, nothing is fetched from a model hub, and idle OpenMP threads leave the cores to the others.
+export DO_NOT_TRACK = 1
+export PREFECT_SERVER_ANALYTICS_ENABLED = false
+export MLFLOW_DISABLE_TELEMETRY = true
+export RAY_USAGE_STATS_ENABLED = 0
+export VLLM_NO_USAGE_STATS = 1
+quiet_test_env = HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev quickstart up down test lint format
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: ## install testgrad and its pinned packages into .venv (4.5 GB; nothing is done twice)
+	@$(call installer,)
+
+dev: ## install, and what the checks and tests need too
+	@$(call installer,--dev)
+
+quickstart: install ## train a 135M model on generated repair tasks here and now, no server, no GPU
+	@$(BIN)/testgrad quickstart
+
+up: install ## start a Prefect server and an MLflow server on this machine and print their addresses
+	@$(BIN)/testgrad up
+
+down: ## stop the two servers
+	@if [ -x $(BIN)/testgrad ]; then $(BIN)/testgrad down; else echo "nothing is up: testgrad is not installed"; fi
+
+test: lint ## check and test everything: unit tests, then tests/integration with real engines
+	@$(quiet_test_env) $(BIN)/pytest $(filter-out tests/integration tests/__pycache__ tests/conftest.py,$(wildcard tests/*)) tests/integration
+
+lint: dev ## ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: dev ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+define installer
+	if [ -z "$(PYTHON)" ]; then \
+		if command -v python3 >/dev/null; then python3 deployments/install.py $(1); \
+		else echo "testgrad: no Python found: install Python 3.11 (Debian: apt install python3.11 python3.11-venv)" >&2; exit 1; fi; \
+	else $(PYTHON) deployments/install.py $(1); fi
+endef

@@ -1,0 +1,1 @@
+"""Where and how testgrad runs: the installer, the services, run configs, images, schedules."""

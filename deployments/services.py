@@ -1,0 +1,426 @@
+"""The two servers of a single machine, Prefect and MLflow: `testgrad up`, `testgrad down`.
+
+They keep what they know under the run root: Prefect in `services/prefect`, MLflow in `mlflow.db` and `mlartifacts`,
+the same files that a run writes when no server is up. `services/services.json` says which processes serve, each by
+process id *and* start time, so that nothing is ever stopped but what was started here.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 15.0
+PORT_TRIES = 3
+
+
+class ServiceError(RuntimeError):
+    """A server that does not start; the message has the end of its log and where the rest is."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """Where the live servers answer."""
+
+    prefect_api_url: str
+    prefect_ui_url: str
+    mlflow_url: str
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    name: str
+    state: Literal["up", "starting", "down"]
+    url: str | None
+    pid: int | None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one of the servers is started and asked whether it answers."""
+
+    title: str
+    usual_port: int
+    health: str
+    command: Callable[[Path, int], list[str]]
+    environment: Callable[[Path, int], dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A process that was started here: the leader of its session, with its start time in clock ticks since boot."""
+
+    pid: int
+    started: int
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+def _prefect_command(root: Path, port: int) -> list[str]:
+    return ["-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+
+
+def _prefect_environment(root: Path, port: int) -> dict[str, str]:
+    return {
+        "PREFECT_HOME": str(root / "services" / "prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # The command's --port binds the socket; the page learns the API's address from these.
+        "PREFECT_SERVER_API_HOST": HOST,
+        "PREFECT_SERVER_API_PORT": str(port),
+    }
+
+
+def _mlflow_command(root: Path, port: int) -> list[str]:
+    # Runs write artifacts to the folder themselves, as they do without a server.
+    store = [
+        "--backend-store-uri",
+        f"sqlite:///{root / 'mlflow.db'}",
+        "--default-artifact-root",
+        str(root / "mlartifacts"),
+    ]
+    return [
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        *store,
+        "--no-serve-artifacts",
+    ]
+
+
+def _mlflow_environment(root: Path, port: int) -> dict[str, str]:
+    return {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+
+
+KINDS = {
+    "prefect": Kind("Prefect", 4200, "/api/health", _prefect_command, _prefect_environment),
+    "mlflow": Kind("MLflow", 5000, "/health", _mlflow_command, _mlflow_environment),
+}
+
+
+def up(root: Path) -> Services:
+    """Starts what is not yet up, waits until both answer, prints the addresses. Repeating it changes nothing.
+
+    Raises:
+        ServiceError: a server ended before it answered, or did not answer in three minutes; what this call started is
+            stopped again.
+    """
+    root = root.resolve()
+    (root / "services" / "prefect").mkdir(parents=True, exist_ok=True)
+    with _only_one(root):
+        found = _read(root)
+        servers = {name: server for name, server in found.items() if _is_running(server)}
+        missing = [name for name in KINDS if name not in servers]
+        for name in missing:
+            if name in found:
+                _stop(found[name])  # its leader died; what may be left of it holds the port
+        started: list[str] = []
+        try:
+            if missing:
+                print(
+                    f"starting {' and '.join(KINDS[name].title for name in missing)}: up to a minute the first time",
+                    flush=True,
+                )
+            log_starts = {name: _log_size(root, name) for name in KINDS}
+            for name in missing:
+                started.append(name)
+                servers[name] = _spawn(root, name, servers)
+                _write(root, servers)
+            _wait_until_healthy(root, servers, log_starts)
+        except BaseException:
+            for name in started:
+                if name in servers:
+                    _stop(servers.pop(name))
+            _write(root, servers)
+            raise
+        _write(root, servers, ready=True)
+    for name, kind in KINDS.items():
+        print(f"{kind.title:8} {servers[name].url}")
+    return _services(servers)
+
+
+def down(root: Path) -> None:
+    """Stops the servers that `up` started under `root`, with their child processes, and nothing else."""
+    root = root.resolve()
+    if not _record_path(root).exists():
+        print("nothing is up")
+        return
+    with _only_one(root):
+        for name, server in _read(root).items():
+            was_running = _is_running(server)
+            _stop(server)
+            print(f"{KINDS[name].title} {'stopped' if was_running else 'had ended by itself'}")
+        _record_path(root).unlink(missing_ok=True)
+
+
+def status(root: Path) -> list[ServerStatus]:
+    """What is up under `root`: one entry a server, asked now."""
+    servers = _read(root.resolve())
+    answer = []
+    for name in KINDS:
+        server = servers.get(name)
+        if server is None or not _is_running(server):
+            answer.append(ServerStatus(name, "down", None, None))
+        else:
+            answer.append(ServerStatus(name, "up" if _is_healthy(name, server) else "starting", server.url, server.pid))
+    return answer
+
+
+def read_services(root: Path) -> Services | None:
+    """The servers under `root` when `up` found both answering and both still live, else None.
+
+    Looks at processes and sends no request, so that a server that is slow for a moment is not taken for absent.
+    """
+    root = root.resolve()
+    servers = _read(root)
+    if any(name not in servers or not _is_running(servers[name]) for name in KINDS):
+        return None
+    is_ready = json.loads(_record_path(root).read_text())["ready"]
+    return _services(servers) if is_ready else None
+
+
+def _services(servers: dict[str, Server]) -> Services:
+    prefect = servers["prefect"].url
+    return Services(prefect_api_url=f"{prefect}/api", prefect_ui_url=prefect, mlflow_url=servers["mlflow"].url)
+
+
+# ---------------------------------------------------------------- starting
+
+
+def _spawn(root: Path, name: str, others: dict[str, Server]) -> Server:
+    """Starts a server on the port it had before, its usual one, or any that is free."""
+    kind = KINDS[name]
+    ports_path = root / "services" / "ports.json"
+    ports: dict[str, int] = json.loads(ports_path.read_text()) if ports_path.exists() else {}
+    port = _free_port([ports.get(name, kind.usual_port), kind.usual_port], {server.port for server in others.values()})
+    _replace(ports_path, json.dumps({**ports, name: port}))
+
+    # Settings of the caller's for either tool (a profile, a tracking address) are not meant for these servers.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_"))}
+    with _log_path(root, name).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, *kind.command(root, port)],
+            cwd=root,
+            env={**environment, "DO_NOT_TRACK": "1", **kind.environment(root, port)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_default_signals,
+        )
+    _children.append(process)
+    stat = _stat(process.pid)
+    assert stat is not None, "a child that nobody waited for stays visible"
+    return Server(pid=process.pid, started=stat[1], port=port)
+
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Servers that this process started, kept so that it can reap them when they end."""
+
+
+def _default_signals() -> None:
+    """A shell script starts `command &` with SIGINT ignored, and Prefect takes a TERM for an INT: it would not stop."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _free_port(preferred: list[int], taken: set[int]) -> int:
+    for port in [*(port for port in preferred if port not in taken), 0]:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                return int(probe.getsockname()[1])
+    raise ServiceError(f"no free port on {HOST}")
+
+
+def _wait_until_healthy(root: Path, servers: dict[str, Server], log_starts: dict[str, int]) -> None:
+    """Returns when all answer. A server that lost its port to another program is started again on another one."""
+    began = time.monotonic()
+    waiting = set(servers)
+    tries = dict.fromkeys(servers, 1)
+    next_word = 15.0
+    while True:
+        for name in sorted(waiting):
+            server = servers[name]
+            if _is_healthy(name, server):
+                waiting.remove(name)
+            elif not _is_running(server):
+                said = _log_path(root, name).read_bytes()[log_starts[name] :].decode(errors="replace")
+                if "address already in use" not in said.lower() or tries[name] == PORT_TRIES:
+                    raise ServiceError(_failure(root, name, "ended before it answered", said))
+                _stop(server)
+                tries[name] += 1
+                log_starts[name] = _log_size(root, name)
+                servers[name] = _spawn(root, name, servers)
+                _write(root, servers)
+        if not waiting:
+            return
+        waited = time.monotonic() - began
+        names = " and ".join(KINDS[name].title for name in sorted(waiting))
+        if waited > START_TIMEOUT_S:
+            name = min(waiting)
+            said = _log_path(root, name).read_bytes()[log_starts[name] :].decode(errors="replace")
+            raise ServiceError(_failure(root, name, f"did not answer within {START_TIMEOUT_S:.0f} s", said))
+        if waited > next_word:
+            print(f"waiting for {names}, {waited:.0f} s", flush=True)
+            next_word += 15.0
+        time.sleep(0.3)
+
+
+def _failure(root: Path, name: str, what: str, said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"{KINDS[name].title} {what}: {lines[-1] if lines else 'it said nothing'} (log: {_log_path(root, name)})"
+
+
+def _is_healthy(name: str, server: Server) -> bool:
+    """Whether the answer is 200, and comes from this server and not from a stranger on its port."""
+    if not any(_listens(pid, server.port) for pid in _members(server)):
+        return False
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a configured proxy cannot reach loopback
+    try:
+        with opener.open(server.url + KINDS[name].health, timeout=3) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+# ---------------------------------------------------------------- processes
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time (ticks since boot) of a process, or None if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0], int(fields[19])
+
+
+def _is_running(server: Server) -> bool:
+    stat = _stat(server.pid)
+    return stat is not None and stat[0] != "Z" and stat[1] == server.started
+
+
+def _members(server: Server) -> list[int]:
+    """The living processes of the server's session.
+
+    The kernel does not give a process id out again while a session bears it. So if the leader's id now belongs to a
+    process with another start time, the session has ended and all that bears the id is a stranger's.
+    """
+    leader = _stat(server.pid)
+    if leader is not None and leader[1] != server.started:
+        return []
+    members = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == server.pid:
+                stat = _stat(pid)
+                if stat is not None and stat[0] != "Z":
+                    members.append(pid)
+    return members
+
+
+def _listens(pid: int, port: int) -> bool:
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:  # it ended meanwhile
+        return False
+    return any(seen.status == psutil.CONN_LISTEN and seen.laddr.port == port for seen in connections)
+
+
+def _stop(server: Server) -> None:
+    """TERM to the whole session, KILL to what is still there after a while."""
+    for number, patience in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, 5.0)):
+        deadline = time.monotonic() + patience
+        for pid in _members(server):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while _members(server) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    for child in _children:
+        child.poll()
+
+
+# ---------------------------------------------------------------- files
+
+
+def _record_path(root: Path) -> Path:
+    return root / "services" / "services.json"
+
+
+def _log_path(root: Path, name: str) -> Path:
+    return root / "services" / f"{name}.log"
+
+
+def _log_size(root: Path, name: str) -> int:
+    path = _log_path(root, name)
+    return path.stat().st_size if path.exists() else 0
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _read(root: Path) -> dict[str, Server]:
+    """The servers that were started under `root` since the machine booted, living or not."""
+    path = _record_path(root)
+    if not path.exists():
+        return {}
+    record = json.loads(path.read_text())
+    if record["boot"] != _boot():
+        return {}
+    return {
+        name: Server(**{key: entry[key] for key in ("pid", "started", "port")})
+        for name, entry in record["servers"].items()
+    }
+
+
+def _write(root: Path, servers: dict[str, Server], ready: bool = False) -> None:
+    if not servers:
+        _record_path(root).unlink(missing_ok=True)
+        return
+    entries = {name: {**asdict(server), "url": server.url} for name, server in servers.items()}
+    _replace(_record_path(root), json.dumps({"boot": _boot(), "ready": ready, "servers": entries}, indent=1))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes `path` so that a reader finds the old text or the new, whole."""
+    partial = path.with_name(f".{path.name}.part")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+@contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    """A second `up` or `down` of the same root waits for the first."""
+    with (root / "services" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

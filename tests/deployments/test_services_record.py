@@ -1,0 +1,160 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deployments import services
+
+SERVER = """
+import http.server, os, subprocess, sys
+if "child" in sys.argv:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), type("H", (http.server.BaseHTTPRequestHandler,), {
+    "do_GET": lambda self: (self.send_response(200), self.end_headers()), "log_message": lambda *a: None,
+})).serve_forever()
+"""
+
+
+def stand_in(*extra: str, script: str = SERVER) -> Callable[[Path, int], list[str]]:
+    return lambda root, port: ["-c", script, str(port), *extra]
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> dict[str, services.Kind]:
+    """Small programs in the servers' places: what is tested here is whose processes are kept and stopped."""
+    kinds = {
+        name: services.Kind(name, 0, "/health", stand_in(*extra), lambda root, port: {})
+        for name, extra in {"prefect": [], "mlflow": ["child"]}.items()
+    }
+    monkeypatch.setattr(services, "KINDS", kinds)
+    return kinds
+
+
+def recorded(root: Path) -> dict[str, dict[str, int]]:
+    return dict(json.loads((root / "services" / "services.json").read_text())["servers"])
+
+
+def session(leader: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, *fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[2]) == leader and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def test_up_twice_is_up_once_and_down_stops_child_processes(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+    try:
+        first = services.up(tmp_path)
+        leaders = [entry["pid"] for entry in recorded(tmp_path).values()]
+        assert len(session(recorded(tmp_path)["mlflow"]["pid"])) == 2
+        assert services.up(tmp_path) == first == services.read_services(tmp_path)
+        assert [entry["pid"] for entry in recorded(tmp_path).values()] == leaders
+        assert [entry.state for entry in services.status(tmp_path)] == ["up", "up"]
+    finally:
+        services.down(tmp_path)
+    assert [session(leader) for leader in leaders] == [[], []]
+    assert services.read_services(tmp_path) is None
+    assert [entry.state for entry in services.status(tmp_path)] == ["down", "down"]
+    services.down(tmp_path)
+
+
+def test_only_what_died_is_started_again_with_what_it_left_stopped(
+    tmp_path: Path, light: dict[str, services.Kind]
+) -> None:
+    try:
+        services.up(tmp_path)
+        before = recorded(tmp_path)
+        os.kill(before["mlflow"]["pid"], signal.SIGKILL)
+        while services.read_services(tmp_path) is not None:
+            time.sleep(0.05)
+        assert session(before["mlflow"]["pid"]), "its child process outlives it"
+        services.up(tmp_path)
+        after = recorded(tmp_path)
+        assert after["prefect"] == before["prefect"] and after["mlflow"]["pid"] != before["mlflow"]["pid"]
+        assert session(before["mlflow"]["pid"]) == []
+    finally:
+        services.down(tmp_path)
+
+
+def test_down_spares_a_stranger_that_got_the_same_process_id(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        (tmp_path / "services").mkdir()
+        services._write(tmp_path, {"prefect": services.Server(pid=stranger.pid, started=1, port=1)}, ready=True)
+        assert services.read_services(tmp_path) is None
+        services.down(tmp_path)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_taken_port_is_tried_again_elsewhere(
+    tmp_path: Path, light: dict[str, services.Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program takes the port between the look and the bind: the stranger answers, and is not believed."""
+    taken = subprocess.Popen([sys.executable, "-c", SERVER, "0"])
+    honest = services._free_port
+    with_stranger = iter([stranger_port(taken.pid)])
+    monkeypatch.setattr(services, "_free_port", lambda preferred, used: next(with_stranger, None) or honest([], used))
+    try:
+        answer = services.up(tmp_path)
+        assert f":{stranger_port(taken.pid)}" not in answer.prefect_api_url
+    finally:
+        services.down(tmp_path)
+        taken.kill()
+        taken.wait()
+
+
+def stranger_port(pid: int) -> int:
+    while True:
+        for connection in services.psutil.Process(pid).net_connections("tcp"):
+            if connection.status == "LISTEN":
+                return int(connection.laddr.port)
+        time.sleep(0.05)
+
+
+def test_a_server_that_ends_is_reported_and_the_other_stopped(
+    tmp_path: Path, light: dict[str, services.Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = services.Kind("MLflow", 0, "/health", stand_in(script="raise SystemExit('no such table')"), lambda *a: {})
+    monkeypatch.setitem(services.KINDS, "mlflow", broken)
+    with pytest.raises(
+        services.ServiceError, match=r"MLflow ended before it answered: no such table \(log: .*mlflow.log"
+    ):
+        services.up(tmp_path)
+    assert not (tmp_path / "services" / "services.json").exists()
+    assert [entry.state for entry in services.status(tmp_path)] == ["down", "down"]
+
+
+def test_servers_are_found_on_the_ports_they_had(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+    try:
+        first = services.up(tmp_path)
+        services.down(tmp_path)
+        assert services.up(tmp_path) == first
+    finally:
+        services.down(tmp_path)
+
+
+def test_servers_do_not_inherit_ignored_signals(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        services.up(tmp_path)
+        pid = recorded(tmp_path)["prefect"]["pid"]
+        status = Path(f"/proc/{pid}/status").read_text()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        services.down(tmp_path)
+    ignored = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")), 16)
+    assert not ignored & (1 << (signal.SIGINT - 1))

@@ -1,0 +1,302 @@
+"""Trials end to end: real proxy, real sandbox, real patch; only the policy is scripted."""
+
+import asyncio
+import functools
+import json
+import tempfile
+from pathlib import Path
+
+import httpx
+import pytest
+from support.scripted import ScriptedPolicy
+from support.tasks import BUGGY, FIXED, write_task
+from support.tiny import tiny_tokenizer
+
+from harness import trial as trial_module
+from harness.proxy.codec import ChatCodec
+from harness.proxy.server import ProxyServer
+from harness.sandbox.base import SandboxConfig, SandboxError, SandboxUnavailable, create_sandbox, require_isolation
+from harness.scaffolds.base import SCAFFOLDS, Scaffold, ScaffoldConfig
+from harness.trial import TrialSpec, new_session_id, run_trial, run_trial_with_retries
+from trainer.rollout import Outcome, Sampling
+
+RIGHT = f"```python\n{FIXED}```\n"
+EDIT = ScaffoldConfig()
+
+
+@functools.cache
+def tokenizer():
+    return tiny_tokenizer()
+
+
+@functools.cache
+def isolated():
+    try:
+        require_isolation(SandboxConfig())
+    except SandboxUnavailable as error:
+        pytest.skip(f"no isolation here: {error}")
+
+
+@pytest.fixture
+def config():
+    isolated()
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o755)  # the sandbox may run as another user
+        yield SandboxConfig(root=Path(root))
+
+
+@pytest.fixture
+def task_path(tmp_path):
+    return write_task(tmp_path / "add")
+
+
+@pytest.fixture
+def scaffolds(monkeypatch):
+    """Registers scaffolds for one test: `scaffolds(run_function)` returns the config that names it."""
+
+    def add(run):
+        monkeypatch.setitem(SCAFFOLDS, "test", type("TestScaffold", (Scaffold,), {"run": run}))
+        return ScaffoldConfig(name="test")
+
+    return add
+
+
+def proxy_for(*script, **options):
+    policy = ScriptedPolicy(tokenizer(), script, **options)
+    return ProxyServer(policy, ChatCodec(tokenizer()), 2000), policy
+
+
+def spec_for(task_path, **changes):
+    fields = {"session_id": "add-0000abcd", "group_id": "g7", "task_id": "add", "task_path": task_path, "step": 3}
+    return TrialSpec(**fields | {"sampling": Sampling(max_tokens=300)} | changes)
+
+
+def assert_clean(config, proxy):
+    """No workspace and no live session is left."""
+    assert list(config.root.rglob("solution.py")) == []
+    assert proxy._sessions == {}
+
+
+async def test_a_trial_leaves_a_rollout_a_patch_and_a_record(config, task_path):
+    server, policy = proxy_for(RIGHT)
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, EDIT)
+        assert_clean(config, proxy)
+    assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
+    assert result.patch.files == {"solution.py": FIXED.encode()}
+    rollout = result.rollout
+    assert (rollout.session_id, rollout.group_id, rollout.task_id, rollout.step) == ("add-0000abcd", "g7", "add", 3)
+    assert rollout.outcome is Outcome.COMPLETED
+    assert tokenizer().decode(rollout.token_ids[rollout.prompt_length :]) == RIGHT
+    assert policy.calls[0].session_id == "add-0000abcd"
+    record = json.loads(json.dumps(result.to_json()))
+    assert record["outcome"] == "completed" and record["turns"] == 1 and record["attempt"] == 1
+    assert record["patch_files"] == ["solution.py"] and record["response_length"] == len(RIGHT)
+    assert {"sandbox_start", "agent", "patch", "sandbox_stop", "generate"} <= set(record["timings"])
+    assert "token_ids" not in json.dumps(record)
+    assert json.loads(json.dumps(result.transcript.to_json()))["messages"][1]["content"] == RIGHT[:-5]
+
+
+async def test_the_agents_time_is_limited_and_what_it_did_so_far_counts(config, task_path, scaffolds):
+    async def run(self, task, sandbox, session):
+        async with httpx.AsyncClient(trust_env=False) as http:
+            body = {"messages": [{"role": "user", "content": "hello"}]}
+            await http.post(f"{session.base_url}/chat/completions", json=body)
+        await sandbox.write_file("solution.py", b"X = 1\n")
+        self.transcript.say("assistant", "so far")
+        await asyncio.sleep(600)
+
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        scaffold = scaffolds(run).model_copy(update={"agent_timeout": 2.0})
+        result = await run_trial(spec_for(task_path), proxy, config, scaffold)
+        assert_clean(config, proxy)
+    assert (result.outcome, result.error) == (Outcome.AGENT_TIMEOUT, None)
+    assert result.rollout.outcome is Outcome.AGENT_TIMEOUT and result.rollout.response_length == 3
+    assert result.patch.files == {"solution.py": b"X = 1\n"}
+    assert result.transcript.messages[-1]["content"] == "so far"
+
+
+async def test_a_timeout_during_a_generation_stops_it(config, task_path):
+    server, policy = proxy_for(RIGHT, delay=600)
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, ScaffoldConfig(agent_timeout=1.0))
+        assert policy.running == 0
+    assert result.outcome is Outcome.AGENT_TIMEOUT
+    assert result.rollout is None and result.patch.files == {}
+
+
+async def test_the_tasks_own_limit_holds_when_the_config_sets_none(config, tmp_path):
+    server, _ = proxy_for(RIGHT, delay=600)
+    async with server as proxy:
+        result = await run_trial(spec_for(write_task(tmp_path / "t", agent_timeout=1)), proxy, config, EDIT)
+    assert result.outcome is Outcome.AGENT_TIMEOUT
+
+
+async def test_a_prompt_beyond_the_window_is_overlong_without_a_rollout(config, tmp_path):
+    task_path = write_task(tmp_path / "t", {"solution.py": BUGGY + "#" * 3000})
+    server, _ = proxy_for(RIGHT)
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, EDIT)
+    assert (result.outcome, result.rollout, result.error) == (Outcome.OVERLONG, None, None)
+    assert result.patch.files == {}
+
+
+async def test_a_failing_policy_is_an_infra_error_with_its_text(config, task_path):
+    server, _ = proxy_for(RuntimeError("engine is dead"))
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, EDIT)
+        assert_clean(config, proxy)
+    assert result.outcome is Outcome.INFRA_ERROR
+    assert "engine is dead" in result.error
+    assert result.rollout is None and result.patch is None
+    assert result.to_json()["outcome"] == "infra_error"
+
+
+async def test_an_agent_that_swallows_a_policy_failure_is_an_infra_error_all_the_same(config, task_path, scaffolds):
+    async def run(self, task, sandbox, session):
+        async with httpx.AsyncClient(trust_env=False) as http:
+            body = {"messages": [{"role": "user", "content": "hello"}]}
+            for _ in range(2):
+                await http.post(f"{session.base_url}/chat/completions", json=body)
+        return self.result(Outcome.COMPLETED)
+
+    server, _ = proxy_for(RuntimeError("engine hiccup"), "fine")
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, scaffolds(run))
+    assert result.outcome is Outcome.INFRA_ERROR and "engine hiccup" in result.error
+
+
+async def test_an_agent_that_crashes_is_graded_as_it_stands(config, task_path, scaffolds):
+    async def run(self, task, sandbox, session):
+        await sandbox.write_file("solution.py", b"X = 1\n")
+        raise KeyError("the policy said something odd")
+
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, scaffolds(run))
+        assert_clean(config, proxy)
+    assert result.outcome is Outcome.COMPLETED and "something odd" in result.error
+    assert result.patch.files == {"solution.py": b"X = 1\n"}
+
+
+async def test_a_timeout_error_of_the_agents_own_is_no_agent_timeout(config, task_path, scaffolds):
+    async def run(self, task, sandbox, session):
+        raise TimeoutError("own")
+
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, scaffolds(run))
+    assert result.outcome is Outcome.COMPLETED and "own" in result.error
+
+
+async def test_the_session_is_revoked_before_the_patch_is_taken(config, task_path, scaffolds, monkeypatch):
+    urls, replies = [], []
+
+    async def run(self, task, sandbox, session):
+        urls.append(session.base_url)
+        return self.result(Outcome.COMPLETED)
+
+    async def take_patch(*args):
+        async with httpx.AsyncClient(trust_env=False) as http:
+            replies.append(await http.get(f"{urls[0]}/models"))
+        return await real(*args)
+
+    real = trial_module.take_patch
+    monkeypatch.setattr(trial_module, "take_patch", take_patch)
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        await run_trial(spec_for(task_path), proxy, config, scaffolds(run))
+    assert [reply.status_code for reply in replies] == [401]
+
+
+@pytest.mark.parametrize("break_it", [lambda path: (path / "task.toml").unlink(), lambda path: path.rename(f"{path}x")])
+async def test_a_task_that_cannot_be_read_is_an_infra_error(config, task_path, break_it):
+    break_it(task_path)
+    server, _ = proxy_for(RIGHT)
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, EDIT)
+    assert result.outcome is Outcome.INFRA_ERROR and result.error.startswith("TaskError")
+
+
+@pytest.mark.parametrize("stage", ["start", "upload", "write_files", "read_tree", "stop"])
+async def test_a_sandbox_that_breaks_at_any_stage_is_an_infra_error_and_is_stopped(
+    config, task_path, monkeypatch, stage
+):
+    backend, stopped = type(create_sandbox(config)), []
+    real_stop = backend.stop
+
+    async def broken(self, *args, **options):
+        raise SandboxError(f"{stage} broke")
+
+    async def stop(self):
+        stopped.append(self)
+        await real_stop(self)
+        if stage == "stop":
+            raise SandboxError("stop broke")
+
+    monkeypatch.setattr(backend, stage, broken)
+    monkeypatch.setattr(backend, "stop", stop)
+    server, _ = proxy_for(RIGHT)
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, EDIT)
+        assert_clean(config, proxy)
+    assert result.outcome is Outcome.INFRA_ERROR and f"{stage} broke" in result.error
+    assert result.rollout is None and len(stopped) == 1
+
+
+async def test_a_cancelled_trial_stops_its_generation_its_session_and_its_sandbox(config, task_path):
+    server, policy = proxy_for(RIGHT, delay=600)
+    async with server as proxy:
+        running = asyncio.create_task(run_trial(spec_for(task_path), proxy, config, EDIT))
+        await asyncio.wait_for(policy.started.wait(), 60)
+        assert list(config.root.rglob("solution.py")), "the sandbox is there while the trial runs"
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert policy.running == 0
+        assert_clean(config, proxy)
+
+
+async def test_an_infra_error_is_tried_again_with_a_new_session(config, task_path):
+    server, policy = proxy_for(RuntimeError("hiccup"), RuntimeError("again"), RIGHT)
+    async with server as proxy:
+        result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, attempts=3, backoff=0.01)
+    assert result.outcome is Outcome.COMPLETED and result.spec.attempt == 3
+    assert result.rollout.session_id == result.spec.session_id == policy.calls[2].session_id
+    assert len({call.session_id for call in policy.calls}) == 3
+
+
+async def test_retries_end(config, task_path):
+    server, policy = proxy_for(RuntimeError("dead"))
+    async with server as proxy:
+        result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, attempts=2, backoff=0.01)
+    assert result.outcome is Outcome.INFRA_ERROR and len(policy.calls) == 2
+
+
+async def test_what_the_policy_did_is_not_tried_again(config, task_path):
+    server, policy = proxy_for("no code here")
+    async with server as proxy:
+        result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT)
+    assert result.outcome is Outcome.MAX_TURNS and len(policy.calls) == 1
+
+
+async def test_trials_run_side_by_side_with_their_own_tokens(config, task_path):
+    server, policy = proxy_for(lambda call: policy.sample(f"```python\n# {call.session_id}\n```\n", call.sampling))
+    async with server as proxy:
+        specs = [spec_for(task_path, session_id=f"add-{i}") for i in range(6)]
+        results = await asyncio.gather(*(run_trial(spec, proxy, config, EDIT) for spec in specs))
+        assert_clean(config, proxy)
+    for spec, result in zip(specs, results, strict=True):
+        assert result.rollout.session_id == spec.session_id
+        assert spec.session_id in tokenizer().decode(result.rollout.token_ids)
+        assert result.patch.files == {"solution.py": f"# {spec.session_id}\n".encode()}
+
+
+@pytest.mark.parametrize("task_id", ["add", "owner/repo#12 ü", "x" * 200, "../..", ""])
+def test_session_ids_are_new_and_safe_in_paths(task_id):
+    first, second = new_session_id(task_id), new_session_id(task_id)
+    assert first != second
+    slug, _, suffix = first.rpartition("-")
+    assert 0 < len(slug) <= 48 and len(suffix) == 8
+    assert Path(first).name == first and not first.startswith(".") and first.isascii()
