@@ -1,0 +1,1 @@
+"""What a user deploys, triggers and schedules: one Prefect flow a file."""

@@ -81,3 +81,15 @@ def find_or_start(name: str, cls: type, *args: object, threads: int, gpus: float
         environment = {"env_vars": engine_environment(threads) | env}
         options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "num_gpus": gpus, "runtime_env": environment}
         return ray.remote(cls).options(**options).remote(*args), True
+
+
+def find_all(prefix: str) -> list[Any]:
+    """The named actors `<prefix>/0`, `<prefix>/1`, … that are alive, in order."""
+    import ray
+
+    actors: list[Any] = []
+    while True:
+        try:
+            actors.append(ray.get_actor(f"{prefix}/{len(actors)}", namespace=NAMESPACE))
+        except ValueError:
+            return actors

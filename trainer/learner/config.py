@@ -19,12 +19,12 @@ class LearnerConfig(BaseModel):
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient; a larger one is scaled down")
     micro_batch_tokens: int = Field(
-        1024, ge=1, description="Tokens computed at once: bounds memory, never changes the gradient"
+        2048, ge=1, description="Tokens computed at once: bounds memory, never changes the gradient"
     )
     mini_batch_size: int | None = Field(
         None, ge=1, description="Rollouts per optimizer step; all of the batch (one on-policy step) if unset"
     )
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass to save memory")
-    logprob_chunk: int = Field(256, ge=1, description="Tokens whose logits exist at once")
+    logprob_chunk: int = Field(512, ge=1, description="Tokens whose logits exist at once")
     threads: int | None = Field(None, ge=1, description="CPU threads of a rank; cores divided by ranks if unset")
     timeout: float = Field(1800.0, gt=0, description="Seconds after which a collective that a rank never joins fails")

@@ -8,7 +8,7 @@ from typing import Any
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.rank import LearnerError, LearnerRank, UpdateRecord
-from trainer.placement import cpu_threads, find_or_start
+from trainer.placement import cpu_threads, find_all, find_or_start
 
 
 class LearnerGroup:
@@ -42,6 +42,18 @@ class LearnerGroup:
         elif any(new):
             raise LearnerError(f"{run_name}: {new.count(False)} of {config.ranks} ranks were alive; stop the run and start it again")
         return group
+
+    @classmethod
+    def attach(cls, run_name: str) -> "LearnerGroup":
+        """The learner of a run that has been started.
+
+        Raises:
+            LearnerError: there is none.
+        """
+        actors = find_all(f"{run_name}/learner")
+        if not actors:
+            raise LearnerError(f"no learner of {run_name} is alive; start the run again, it goes on where it stopped")
+        return cls(actors)
 
     async def update(self, step: int, batch: Path, temperature: float) -> UpdateRecord:
         """Apply update `step`; see `LearnerRank.update`."""

@@ -20,6 +20,3 @@ class ServingConfig(BaseModel):
     enforce_eager: bool = Field(True, description="No CUDA graphs or compilation: starts faster, decodes slower on GPUs")
     bucket_mib: int = Field(64, ge=1, description="Shared memory through which weights are synced, in MiB")
     threads: int | None = Field(None, ge=1, description="CPU threads of a replica; all cores if unset")
-    health_timeout: float = Field(
-        60.0, gt=0, description="Seconds in which an idle replica must answer a one-token probe before it counts as dead"
-    )

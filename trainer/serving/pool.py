@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.placement import cpu_threads, find_or_start
+from trainer.placement import cpu_threads, find_all, find_or_start
 from trainer.rollout import Generation, Sampling
 from trainer.serving.config import ServingConfig
 from trainer.serving.replica import Replica, ReplicaError
 
+PROBE_SECONDS = 120.0
 EXTENSION = "trainer.serving.shm_engine.ShmWorkerExtension"
 
 
@@ -43,6 +44,18 @@ class ReplicaPool:
             if is_new:
                 boots.append(actor.boot.remote(str(model), config, EXTENSION))
         await asyncio.gather(*boots)
+        return cls(actors)
+
+    @classmethod
+    def attach(cls, run_name: str) -> "ReplicaPool":
+        """The replicas of a run that has been started.
+
+        Raises:
+            ReplicaError: there are none.
+        """
+        actors = find_all(f"{run_name}/replica")
+        if not actors:
+            raise ReplicaError(f"no replica of {run_name} is alive; start the run again, it goes on where it stopped")
         return cls(actors)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
@@ -78,6 +91,13 @@ class ReplicaPool:
         versions = await self.versions()
         if any(have != version for have in versions):
             raise ReplicaError(f"replicas serve weight versions {versions}, the run is at {version}: a sync was skipped or failed")
+
+    async def require_serving(self) -> None:
+        """Raises an error unless every replica is alive and answers a one-token probe: a dead engine may still say its version."""
+        versions = await self.versions()
+        if None in versions:
+            raise ReplicaError(f"replicas serve weight versions {versions}: a sync failed")
+        await asyncio.wait_for(asyncio.gather(*(actor.probe.remote() for actor in self.actors)), PROBE_SECONDS)
 
     async def shutdown(self) -> None:
         """Stop engines and actors; safe when some are dead already."""

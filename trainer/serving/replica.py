@@ -143,6 +143,10 @@ class Replica:
             raise ReplicaError(f"the engine says version {await self._engine.get_weight_version()}, the replica {self._version}")
         return self._version
 
+    async def probe(self) -> None:
+        """Generate one token, which proves more than an open port."""
+        await self.generate([1], Sampling(max_tokens=1), f"probe-{os.urandom(8).hex()}")
+
     async def pid_tree(self) -> list[int]:
         """Process ids of this actor and of the engine's processes."""
         import psutil

@@ -1,0 +1,216 @@
+"""The command line: `testgrad --help`."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flows.environment import default_root, prepare
+
+app = typer.Typer(
+    help="Reinforcement learning that teaches a language model to repair real repositories, graded by their own tests.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Root = Annotated[Path, typer.Option("--root", help="Where runs, models and pools are kept", default_factory=default_root)]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value; may be repeated")]
+
+
+@app.command()
+def quickstart(root: Root, set_: Overrides = None, fresh: Annotated[bool, typer.Option(help="Remove an earlier quickstart first")] = False) -> None:
+    """Watch a small model learn to fix bugs: the main job, in about ten minutes on two cores."""
+    from flows.reports import report_quickstart
+
+    config = _load(Path(__file__).parent.parent / "deployments" / "runs" / "quickstart.yaml", set_)
+    if fresh:
+        _remove_run(root, config.project, config.experiment)
+    _train(config, root, report_quickstart)
+
+
+@app.command()
+def train(config: Annotated[Path, typer.Argument(help="A run config in YAML")], root: Root, set_: Overrides = None) -> None:
+    """Train a policy. A run of the same name goes on where it stopped."""
+    from flows.reports import report_training
+
+    _train(_load(config, set_), root, report_training)
+
+
+@app.command("eval")
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a checkpoint (…/global_step_N)")],
+    root: Root,
+    index: Annotated[str, typer.Option(help="Index of tasks; the held-out kata functions if not given")] = "builtin:kata",
+    attempts: Annotated[int, typer.Option(min=1, help="Trials of each task")] = 4,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature")] = 0.7,
+    max_tasks: Annotated[int | None, typer.Option(min=1, help="Score on this many tasks only")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Score a model or a checkpoint: mean reward, pass@1, pass@k, through the serving path of training."""
+    from flows.reports import report_evaluation
+
+    _prepare(root)
+    from flows.score import score_model
+
+    options = {"attempts_per_task": attempts, "temperature": temperature, "max_tasks": max_tasks}
+    with _errors(), _view():
+        summary = _run(score_model(model, root, index, options, set_ or []))
+    report_evaluation(console, summary)
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint: …/checkpoints/global_step_N")],
+    target: Annotated[Path, typer.Argument(help="The folder to write")],
+) -> None:
+    """Turn a checkpoint into a Hugging Face folder, verified against its base model."""
+    _prepare(default_root())
+    from trainer.learner.export import export_checkpoint
+
+    with _errors():
+        console.print(f"wrote {export_checkpoint(checkpoint.resolve(), target.resolve())}", highlight=False)
+
+
+@app.command()
+def trials(
+    run: Annotated[str, typer.Argument(help="project/experiment")],
+    root: Root,
+    session: Annotated[str | None, typer.Argument(help="A trial's session id, or its beginning; lists trials if not given")] = None,
+    step: Annotated[int | None, typer.Option(help="Only trials of this step")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Only trials with this outcome or verdict")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many")] = 40,
+) -> None:
+    """List the trials of a run, or show one: conversation, diff and test report."""
+    from flows.trial_view import list_trials, show_trial
+    from tasks.journal import Journal
+
+    with _errors():
+        journal = Journal(root / run)
+        if session is None:
+            list_trials(console, journal, step, outcome, limit)
+        else:
+            show_trial(console, journal, session)
+
+
+@app.command()
+def pool(root: Root, seed: Annotated[int, typer.Option(help="Another seed gives other bugs and another split")] = 0) -> None:
+    """Build the kata pool: small functions with injected bugs, each proven by its hidden tests."""
+    from harness.pool.index import read_index
+    from harness.pool.kata import build_pool
+
+    with _errors():
+        paths = build_pool(root / "pools" / "kata", seed=seed)
+        for name, path in (("train", paths.train), ("heldout", paths.heldout)):
+            console.print(f"{name}: {len(read_index(path))} tasks in {path}", highlight=False)
+
+
+@app.command()
+def up(root: Root) -> None:
+    """Start a Prefect server and MLflow on free local ports; later runs use them."""
+    from deployments import services
+
+    with _errors():
+        services.up(root)
+
+
+@app.command()
+def down(root: Root) -> None:
+    """Stop the servers that `up` started."""
+    from deployments import services
+
+    with _errors():
+        services.down(root)
+
+
+@app.command()
+def status(root: Root) -> None:
+    """Say which servers run, and where."""
+    from deployments import services
+
+    for server in services.status(root):
+        console.print(f"{server.name}: {server.state} {server.url or ''}", highlight=False)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    # a plain `kill` cleans up as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    app()
+
+
+def _load(path: Path, overrides: list[str] | None) -> Any:
+    from flows.config import load_config
+
+    with _errors():
+        return load_config(path, overrides or [])
+
+
+def _train(config: Any, root: Path, report: Callable[..., None]) -> None:
+    _prepare(root)
+    from flows.train import train as train_flow
+
+    with _errors(), _view():
+        summary = _run(train_flow(config, root))
+    report(console, config, root, summary)
+
+
+def _prepare(root: Path) -> None:
+    prepare(root)
+
+
+def _run(coroutine: Any) -> Any:
+    return asyncio.run(coroutine)
+
+
+@contextmanager
+def _view() -> Iterator[None]:
+    from flows.view import RunView
+
+    with RunView(console).live():
+        yield
+
+
+def _remove_run(root: Path, project: str, experiment: str) -> None:
+    import shutil
+
+    shutil.rmtree(root / project / experiment, ignore_errors=True)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Bad input ends with its message, not with a traceback; faults of the code keep theirs."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("\n[bold]stopped[/bold]; the same command goes on where this run stopped", highlight=False)
+        sys.exit(130)
+    except Exception as error:
+        if os.environ.get("TESTGRAD_DEBUG") or not _is_for_people(error):
+            raise
+        console.print(f"[bold red]error[/bold red] {_message(error)}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+def _is_for_people(error: BaseException) -> bool:
+    from harness.pool.index import PoolError
+    from harness.pool.task import TaskError
+    from harness.sandbox import SandboxUnavailable
+    from tasks.journal import JournalError
+
+    names = {"ConfigError", "ModelError", "CheckpointError", "ExportError", "ServiceError", "CodecError", "LearnerError", "ReplicaError"}
+    return isinstance(error, (PoolError, TaskError, SandboxUnavailable, JournalError)) or type(error).__name__ in names
+
+
+def _message(error: BaseException) -> str:
+    from rich.markup import escape
+
+    return escape(str(error))

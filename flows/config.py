@@ -1,0 +1,164 @@
+"""The configuration of a run: one model, made of the sections that each part defines beside its own code."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from harness.sandbox import SANDBOXES, SandboxConfig
+from harness.scaffolds.base import SCAFFOLDS, ScaffoldConfig
+from harness.verifier import VerifierConfig
+from tasks.config import DataConfig, EvaluationConfig, RolloutConfig
+from trainer.algorithms.config import AlgorithmConfig
+from trainer.learner.config import LearnerConfig
+from trainer.model import ModelConfig
+from trainer.serving.config import ServingConfig
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run; the message names field, value and mend, a line each."""
+
+
+class ScheduleConfig(BaseModel):
+    """How long a run lasts, and what happens on the way."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    total_steps: int = Field(100, ge=1, description="Steps of the run; raise it to continue a finished run")
+    save_freq: int = Field(10, ge=1, description="Steps between checkpoints; the last step always has one")
+    test_freq: int = Field(10, ge=0, description="Steps between evaluations; 0 for none on the way")
+    eval_before: bool = Field(True, description="Evaluate before the first step")
+    eval_after: bool = Field(True, description="Evaluate after the last step")
+    keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints that are kept")
+
+
+class RunConfig(BaseModel):
+    """A training run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    project: str = Field("testgrad", pattern=NAME, description="Names the MLflow experiment and the folder of its runs")
+    experiment: str = Field(pattern=NAME, description="Names this run; the same name goes on where it stopped")
+    plugins: list[str] = Field([], description="Modules to import first, which add to the registries")
+    model: ModelConfig = Field(ModelConfig(), description="The policy")
+    data: DataConfig = Field(DataConfig(), description="The pools")
+    rollout: RolloutConfig = Field(RolloutConfig(), description="The trials of a step")
+    scaffold: ScaffoldConfig = Field(ScaffoldConfig(), description="The agent")
+    sandbox: SandboxConfig = Field(SandboxConfig(), description="Where the agent works")
+    verifier: VerifierConfig = Field(VerifierConfig(), description="How patches are graded")
+    algorithm: AlgorithmConfig = Field(AlgorithmConfig(), description="From rewards to gradients")
+    learner: LearnerConfig = Field(LearnerConfig(), description="How the policy is trained")
+    serving: ServingConfig = Field(ServingConfig(), description="How the policy is served")
+    schedule: ScheduleConfig = Field(ScheduleConfig(), description="How long, and what on the way")
+    evaluation: EvaluationConfig = Field(EvaluationConfig(), description="How the policy is scored")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _load_plugins(cls, values: Any) -> Any:
+        """Plugins first: they add names that the sections are then checked against."""
+        import importlib
+
+        for plugin in values.get("plugins", []) if isinstance(values, dict) else []:
+            try:
+                importlib.import_module(plugin)
+            except ImportError as error:
+                raise ValueError(f"plugins: cannot import {plugin!r} ({error}); install it, or correct the name") from error
+        return values
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.scaffold.name not in SCAFFOLDS:
+            raise ValueError(f"scaffold.name is {self.scaffold.name!r}; known are {', '.join(sorted(SCAFFOLDS))}")
+        if self.sandbox.backend not in SANDBOXES:
+            raise ValueError(f"sandbox.backend is {self.sandbox.backend!r}; known are {', '.join(sorted(SANDBOXES))}")
+        if self.rollout.max_tokens_per_turn >= self.serving.window:
+            raise ValueError(
+                f"rollout.max_tokens_per_turn is {self.rollout.max_tokens_per_turn}, which leaves no room for a prompt in "
+                f"serving.window of {self.serving.window} tokens; raise the window or lower the answer"
+            )
+        trials = self.rollout.tasks_per_step * self.rollout.attempts_per_task
+        if self.learner.mini_batch_size is not None and self.learner.mini_batch_size > trials:
+            raise ValueError(
+                f"learner.mini_batch_size is {self.learner.mini_batch_size}, but a step has {trials} trials; lower it, or leave it unset"
+            )
+        if self.learner.gpus_per_rank and self.learner.ranks > 1 and self.serving.tensor_parallel > self.learner.ranks:
+            raise ValueError(
+                f"serving.tensor_parallel is {self.serving.tensor_parallel}, more than the {self.learner.ranks} devices of the learner"
+            )
+        return self
+
+    def identity(self) -> str:
+        """Digest of what a run's results depend on: all but its length, its saving and its scoring."""
+        fixed = self.model_dump(mode="json", exclude={"schedule", "evaluation"})
+        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """A run config from a YAML file, with `section.key=value` overrides on top.
+
+    Raises:
+        ConfigError: no such file, not YAML, or values that cannot run.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected `key: value` lines, found {type(values).__name__}")
+    for override in overrides:
+        _override(values, override)
+    return parse_config(values, str(path))
+
+
+def parse_config(values: dict[str, Any], source: str) -> RunConfig:
+    """A run config from nested values.
+
+    Raises:
+        ConfigError: values that cannot run.
+    """
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(source, problem) for problem in error.errors())) from error
+
+
+def _explain(source: str, problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        known = ", ".join(_fields_at(problem["loc"][:-1]))
+        return f"{source}: {field}: unknown key; known here are {known}"
+    if problem["type"] == "missing":
+        return f"{source}: {field}: required, and missing"
+    place = f"{source}: {field}" if field else source
+    if problem["type"] == "value_error":
+        return f"{place}: {message}"
+    return f"{place}: {message} (got {problem['input']!r})"
+
+
+def _fields_at(location: Iterable[Any]) -> list[str]:
+    model: Any = RunConfig
+    for part in location:
+        model = model.model_fields[part].annotation
+    return sorted(model.model_fields)
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator:
+        raise ConfigError(f"override {override!r}: expected section.key=value")
+    *sections, name = key.split(".")
+    target = values
+    for section in sections:
+        target = target.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise ConfigError(f"override {override!r}: {section} is a value, not a section")
+    target[name] = yaml.safe_load(text)

@@ -1,0 +1,34 @@
+"""Score a policy on held-out tasks, through the same trials, sandbox and grading as training."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.open_run import read_run_config
+from flows.step import both
+from tasks.journal import eval_label
+from tasks.progress import Event, emit
+from tasks.run import RunRef
+from tasks.run_trials import run_trials
+from tasks.sample_pool import sample_heldout
+from tasks.summarise_evaluation import summarise_evaluation
+from tasks.verify_trials import verify_trials
+from trainer.rollout import Sampling
+
+
+@flow(name="evaluate", flow_run_name="evaluate-{step}", persist_result=True, result_serializer="json")
+async def evaluate(run: RunRef, step: int, model: Path) -> dict[str, Any]:
+    """Score the weights that the run's replicas serve, those after step `step`."""
+    config, label = read_run_config(run), eval_label(step)
+    await sample_heldout(run, label, config.data.heldout_index(run.root), config.evaluation)
+    emit(Event("stage", label, "evaluation"))
+    sampling = Sampling(config.evaluation.temperature, config.evaluation.top_p, config.rollout.max_tokens_per_turn)
+    await both(
+        run_trials(
+            run, label, step, model, config.serving.window, sampling, config.sandbox, config.scaffold,
+            config.rollout.concurrency, config.rollout.infra_attempts,
+        ),
+        verify_trials(run, label, config.sandbox, config.verifier),
+    )  # fmt: skip
+    return await summarise_evaluation(run, label, step)

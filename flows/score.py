@@ -1,0 +1,65 @@
+"""Score a model folder or a checkpoint by itself, with the serving path, sandbox and grading of training."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect import flow
+
+from flows.config import RunConfig, parse_config
+from flows.environment import tracking_uri
+from flows.evaluate import evaluate
+from flows.open_run import open_run
+from tasks.journal import eval_label
+from tasks.prepare import prepare_pools
+from tasks.start_engines import stop_engines
+from trainer.learner.checkpoint import MARKER
+from trainer.learner.export import export_checkpoint
+from trainer.model import check_model_folder
+from trainer.placement import ray_cluster
+from trainer.serving.pool import ReplicaPool
+
+
+@flow(name="score", flow_run_name="score-{model.name}")
+async def score_model(
+    model: Path, root: Path, index: str, evaluation: dict[str, Any], overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Mean reward, pass@1 and pass@k of a Hugging Face folder or a checkpoint on an index.
+
+    Raises:
+        ModelError: the folder cannot be served.
+        CheckpointError: the checkpoint is incomplete.
+    """
+    model = model.resolve()
+    with tempfile.TemporaryDirectory(prefix="testgrad-export-") as scratch:
+        folder = export_checkpoint(model, Path(scratch) / "model") if (model / MARKER).is_file() else model
+        check_model_folder(folder)
+        config = _config(model, index, evaluation, overrides)
+        # an evaluation that is asked for again is made again
+        shutil.rmtree(root / config.project / config.experiment, ignore_errors=True)
+        run = open_run(config, root, tracking_uri(root))
+        await prepare_pools(run, config.data, config.rollout)
+        with ray_cluster():
+            try:
+                await ReplicaPool.start(run.name, folder, config.serving, config.learner.gpus_per_rank, run.engine_log_file)
+                summary: dict[str, Any] = await evaluate(run, 0, folder)
+            finally:
+                await stop_engines(run)
+    return summary | {"record": str(run.journal.stage_dir(eval_label(0)) / "record.json")}
+
+
+def _config(model: Path, index: str, evaluation: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
+    from flows.config import _override
+
+    name = f"{model.name}-{hashlib.sha256(f'{model} {index}'.encode()).hexdigest()[:8]}"
+    values = yaml.safe_load((Path(__file__).parent.parent / "deployments" / "runs" / "quickstart.yaml").read_text())
+    values |= {"project": "scores", "experiment": name, "evaluation": evaluation}
+    values["data"] = {"train": index, "heldout": index} if index != "builtin:kata" else {}
+    values["rollout"] |= {"tasks_per_step": 1}
+    for override in overrides:
+        _override(values, override)
+    return parse_config(values, "eval")

@@ -1,0 +1,70 @@
+"""Train a policy: one parent flow run for a training run, one subflow for each step."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.config import RunConfig
+from flows.environment import default_root, tracking_uri
+from flows.evaluate import evaluate
+from flows.open_run import open_run
+from flows.step import rl_step
+from tasks.journal import eval_label, step_label
+from tasks.prepare import prepare_model, prepare_pools
+from tasks.progress import Event, emit
+from tasks.recover import recover
+from tasks.run import RunRef
+from tasks.save_checkpoint import save_checkpoint
+from tasks.start_engines import start_engines, stop_engines
+from tasks.track_run import end_tracking, start_tracking
+from trainer.placement import ray_cluster
+
+
+@flow(name="train", flow_run_name="train-{config.project}-{config.experiment}", persist_result=True, result_serializer="json")
+async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
+    """Train until `schedule.total_steps`. A run of the same name goes on where it stopped.
+
+    Args:
+        config: The run.
+        root: Where runs, models and pools are kept; `runs` if unset.
+    """
+    root = root or default_root()
+    run = open_run(config, root, tracking_uri(root))
+    emit(Event("note", "", f"journal in {run.journal.root}"))
+    model, _ = await asyncio.gather(prepare_model(run, config.model), prepare_pools(run, config.data, config.rollout))
+    with ray_cluster():
+        status = "FAILED"
+        try:
+            await asyncio.gather(
+                start_engines(run, model, config.serving, config.learner, config.algorithm, config.plugins),
+                start_tracking(run, config.model_dump(mode="json")),
+            )
+            summary = await _steps(run, config, model)
+            status = "FINISHED"
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            status = "KILLED"
+            raise
+        finally:
+            await end_tracking(run, status)
+            await stop_engines(run)
+    return summary
+
+
+async def _steps(run: RunRef, config: RunConfig, model: Path) -> dict[str, Any]:
+    schedule = config.schedule
+    done = await recover(run, config.rollout.temperature, config.serving)
+    evaluations: dict[int, dict[str, Any]] = {}
+    if schedule.eval_before and (done == 0 or run.journal.stage(eval_label(0), "record.json")):
+        evaluations[0] = await evaluate(run, 0, model)
+    for step in range(1, schedule.total_steps + 1):
+        if run.journal.stage(step_label(step), "record.json") is None:
+            await rl_step(run, step, model)
+        last = step == schedule.total_steps
+        if step >= done and (last or step % schedule.save_freq == 0):
+            await save_checkpoint(run, step_label(step), step, schedule.keep_checkpoints)
+        due = schedule.test_freq and step % schedule.test_freq == 0
+        if step >= done and (due or (last and schedule.eval_after)):
+            evaluations[step] = await evaluate(run, step, model)
+    return {"run": run.name, "steps": schedule.total_steps, "evaluations": {str(k): v for k, v in evaluations.items()}}

@@ -1,0 +1,178 @@
+"""The sandbox that needs no daemon and no image: Linux namespaces, made by bwrap for each command anew.
+
+A command sees /usr and a Python, read-only; its workspace; a /tmp, a /proc and a /dev of its own; no network. It runs
+without capabilities, cannot make further user namespaces, and when the host's user is root it runs as an unused uid.
+
+What this does not do: memory is limited for each process, not for all of them together; the workspace's growth during
+a command is limited for each file, not in sum (the sum is checked when it is read back); the kernel's system calls are
+not filtered. Where that matters use virtual machines, or containers with cgroup limits.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from weakref import WeakKeyDictionary
+
+from harness.sandbox.base import (
+    WORKSPACE,
+    ExecResult,
+    Sandbox,
+    SandboxConfig,
+    SandboxError,
+    register_sandbox,
+)
+from harness.sandbox.bwrap_host import BwrapHost, choose_uid, find_host, init_script, make_workspace, seal
+from harness.sandbox.bwrap_process import BwrapProcess
+from harness.sandbox.leftovers import make_base, remove_base
+from harness.sandbox.tree import (
+    Tree,
+    copy_tree,
+    file_parts,
+    open_folder,
+    read_regular,
+    read_tree,
+    relative_parts,
+    remove_regular,
+    write_regular,
+)
+
+_slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]]" = WeakKeyDictionary()
+
+
+@register_sandbox("bubblewrap")
+class BubblewrapSandbox(Sandbox):
+    """See the module. The host directory is private to the sandbox and removed by `stop`."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        super().__init__(config)
+        self._host: BwrapHost | None = None
+        self._uid: int | None = None
+        self._base = Path()
+        self._lock = -1  # descriptor of the base directory
+        self._root = -1  # descriptor of the workspace
+        self._mounts: list[str] = []
+
+    @classmethod
+    def require_isolation(cls, config: SandboxConfig) -> None:
+        find_host(config)
+
+    @property
+    def python(self) -> str:
+        return self._started().python
+
+    async def start(self) -> None:
+        if self._host is not None:
+            raise SandboxError("this sandbox is started already; make a new one for each trial")
+        self._host = await asyncio.to_thread(find_host, self.config)
+        try:
+            self._uid = choose_uid(self.config)
+            self._base, self._lock = make_base(self.config.root)
+            workspace = make_workspace(self._base, self._uid)
+            self._root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            await self.stop()
+            raise SandboxError(f"no workspace can be made in sandbox.root {self.config.root}: {error}") from error
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        cwd: str = ".",
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        writable: bool = True,
+    ) -> ExecResult:
+        host = self._started()
+        if not argv or argv[0].startswith("-") or any("\0" in word for word in argv):
+            raise ValueError(f"argv {list(argv)[:3]} is no command; the first word must name a program")
+        folder = str(PurePosixPath(WORKSPACE, *relative_parts(cwd)))
+        environment = host.environment() | dict(env or {})
+        options = [
+            *host.options(self.config, self._base / "workspace", writable),
+            *self._mounts,
+            *(word for item in environment.items() for word in ("--setenv", *item)),
+            *seal(),
+        ]
+        command = ["/bin/sh", "-c", init_script(self.config), "sh", folder, *argv]
+        async with _slot(self.config):
+            process = BwrapProcess(host.bwrap, options, command, self._uid, self.config.output_bytes)
+            try:
+                return await process.run(stdin or b"", timeout)
+            finally:
+                await asyncio.shield(process.end())  # goes on even if cancelled once more
+
+    async def mount_read_only(self, mount: str, files: Mapping[str, bytes]) -> None:
+        self._started()
+        if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
+            raise ValueError(f"mount {mount!r} is no absolute path; use one such as '/tests'")
+        source = self._base / f"mount{len(self._mounts)}"
+        await asyncio.to_thread(_write_readable, source, files)
+        self._mounts += ["--ro-bind", str(source), mount]
+
+    async def write_files(self, files: Mapping[str, bytes | None]) -> None:
+        self._started()
+        await asyncio.to_thread(self._write_files, files)
+
+    async def read_file(self, relpath: str, max_bytes: int) -> bytes:
+        self._started()
+        folders, name = file_parts(relpath)
+        with open_folder(self._root, folders) as folder:
+            return read_regular(folder, name, max_bytes)
+
+    async def read_tree(self, keep: Callable[[str, bytes], bool]) -> Tree:
+        self._started()
+        return await asyncio.to_thread(read_tree, self._root, self.config.limits, keep)
+
+    async def upload(self, src_dir: Path, relpath: str = ".") -> None:
+        self._started()
+        await asyncio.to_thread(self._upload, src_dir, relative_parts(relpath))
+
+    async def stop(self) -> None:
+        root, self._root = self._root, -1
+        lock, self._lock = self._lock, -1
+        if root >= 0:
+            os.close(root)
+        if lock >= 0:
+            # Shielded: a cancelled trial must leave nothing behind either.
+            await asyncio.shield(asyncio.to_thread(remove_base, self._base, lock))
+
+    def _started(self) -> BwrapHost:
+        if self._host is None or self._root < 0:
+            raise SandboxError("this sandbox is not running; start it first, and do not use it after stop")
+        return self._host
+
+    def _write_files(self, files: Mapping[str, bytes | None]) -> None:
+        for relpath, data in files.items():
+            folders, name = file_parts(relpath)
+            with open_folder(self._root, folders, self._uid, create=data is not None) as folder:
+                if data is None:
+                    remove_regular(folder, name)
+                else:
+                    write_regular(folder, name, data, self._uid)
+
+    def _upload(self, src_dir: Path, parts: tuple[str, ...]) -> None:
+        with open_folder(self._root, parts, self._uid, create=True) as folder:
+            copy_tree(src_dir, folder, self._uid)
+
+
+def _write_readable(target: Path, files: Mapping[str, bytes]) -> None:
+    """Write `files` below the new folder `target`, readable by every user that can reach it."""
+    target.mkdir()
+    root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fchmod(root, 0o755)
+        for relpath, data in files.items():
+            folders, name = file_parts(relpath)
+            with open_folder(root, folders, create=True) as folder:
+                write_regular(folder, name, data)
+    finally:
+        os.close(root)
+
+
+def _slot(config: SandboxConfig) -> asyncio.Semaphore:
+    """What bounds the commands that run at a time in this event loop."""
+    size = config.max_concurrent_execs or 2 * (os.cpu_count() or 1)
+    of_loop = _slots.setdefault(asyncio.get_running_loop(), {})
+    return of_loop.setdefault(size, asyncio.Semaphore(size))

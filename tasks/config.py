@@ -1,0 +1,69 @@
+"""Which tasks are tried, how often, and how the policy is scored."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer.rollout import Sampling
+
+BUILTIN_KATA = "builtin:kata"
+
+
+class DataConfig(BaseModel):
+    """The pools."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    train: str = Field(BUILTIN_KATA, description=f"Index of the tasks to train on, or `{BUILTIN_KATA}`")
+    heldout: str = Field(BUILTIN_KATA, description=f"Index of the tasks to score on, or `{BUILTIN_KATA}`")
+    seed: int = Field(0, description="Order in which tasks are drawn")
+
+    def train_index(self, root: Path) -> Path:
+        """The training index as a path."""
+        return root / "pools" / "kata" / "train.parquet" if self.train == BUILTIN_KATA else Path(self.train).expanduser()
+
+    def heldout_index(self, root: Path) -> Path:
+        """The held-out index as a path."""
+        return root / "pools" / "kata" / "heldout.parquet" if self.heldout == BUILTIN_KATA else Path(self.heldout).expanduser()
+
+    @property
+    def needs_kata(self) -> bool:
+        return BUILTIN_KATA in (self.train, self.heldout)
+
+
+class RolloutConfig(BaseModel):
+    """The trials of a step."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tasks_per_step: int = Field(64, ge=1, description="Tasks drawn a step")
+    attempts_per_task: int = Field(8, ge=2, description="Trials of each task: a group")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature; the learner divides its logits by the same")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; below 1 the trained distribution is another")
+    max_tokens_per_turn: int = Field(512, ge=1, description="Longest answer of one turn, in tokens")
+    concurrency: int = Field(64, ge=1, description="Trials at once")
+    infra_attempts: int = Field(3, ge=1, description="Tries of a trial that fails for reasons the policy cannot cause")
+
+    @model_validator(mode="after")
+    def _whole_distribution(self) -> Self:
+        if self.top_p < 1:
+            raise ValueError(
+                f"top_p is {self.top_p}: log-probs of a truncated distribution are not the ones the learner computes; set top_p: 1.0"
+            )
+        return self
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_p, self.max_tokens_per_turn)
+
+
+class EvaluationConfig(BaseModel):
+    """How the policy is scored on held-out tasks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    attempts_per_task: int = Field(4, ge=1, description="Trials of each task")
+    temperature: float = Field(0.7, ge=0, description="Sampling temperature when scoring")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling when scoring")
+    max_tasks: int | None = Field(None, ge=1, description="Score on this many tasks only, spread over the index; all if unset")

@@ -1,0 +1,72 @@
+"""Which tasks a step tries: a pure function of seed and step, so that a resumed run draws what the first would have."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.pool.index import PoolError, TaskPointer
+
+GROUP_SCHEMA = pa.schema(
+    [
+        ("group_id", pa.string()),
+        ("task_id", pa.string()),
+        ("task_path", pa.string()),
+        ("cluster", pa.string()),
+        ("attempts", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """One task in one round. `cluster` is what scores are resampled by: variants of one function are not independent."""
+
+    group_id: str
+    task_id: str
+    task_path: Path
+    cluster: str
+    attempts: int
+
+
+def draw(pool: Sequence[TaskPointer], count: int, step: int, seed: int) -> list[TaskPointer]:
+    """The `count` tasks of step `step` (from 1). Each epoch is a fresh shuffle; its remainder is left out.
+
+    Raises:
+        PoolError: the pool has fewer tasks than a step needs.
+    """
+    if count > len(pool):
+        raise PoolError(f"rollout.tasks_per_step is {count}, but the training pool holds {len(pool)} tasks; lower it, or add tasks")
+    steps_per_epoch = len(pool) // count
+    epoch, place = divmod(step - 1, steps_per_epoch)
+    order = np.random.default_rng([seed, epoch]).permutation(len(pool))
+    return [pool[i] for i in order[place * count : (place + 1) * count]]
+
+
+def spread(pool: Sequence[TaskPointer], count: int | None) -> list[TaskPointer]:
+    """About evenly spaced `count` tasks of the pool, in its order; all of them if None."""
+    if count is None or count >= len(pool):
+        return list(pool)
+    return [pool[i] for i in sorted({round(x) for x in np.linspace(0, len(pool) - 1, count)})]
+
+
+def as_groups(tasks: Sequence[TaskPointer], label: str, attempts: int) -> list[Group]:
+    """Groups of one round, keyed by round and task."""
+    return [
+        Group(f"{label}/{t.instance_id}", t.instance_id, t.task_path, str(t.extra.get("function", t.instance_id)), attempts)
+        for t in tasks
+    ]
+
+
+def groups_table(groups: Sequence[Group]) -> pa.Table:
+    """Groups as the rows of groups.parquet."""
+    return pa.Table.from_pylist([vars(group) | {"task_path": str(group.task_path)} for group in groups], schema=GROUP_SCHEMA)
+
+
+def read_groups(path: Path) -> list[Group]:
+    """The groups in a groups.parquet."""
+    rows = pq.read_table(path).to_pylist()
+    return [Group(**row | {"task_path": Path(row["task_path"])}) for row in rows]

@@ -1,0 +1,45 @@
+"""Before a run: the policy as a folder, the pools as indexes. Both are made once and checked every time."""
+
+import asyncio
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from harness.pool.index import PoolError, read_index
+from harness.pool.kata import build_pool
+from harness.pool.task import Task
+from tasks.config import DataConfig, RolloutConfig
+from tasks.progress import Event, emit
+from tasks.run import RunRef
+from trainer.model import ModelConfig, resolve_model
+
+
+@task(name="prepare_model", cache_policy=NO_CACHE, retries=0)
+async def prepare_model(run: RunRef, model: ModelConfig) -> Path:
+    """The policy as a local Hugging Face folder."""
+    emit(Event("note", "", f"policy: {model.path}"))
+    return await asyncio.to_thread(resolve_model, model, run.root)
+
+
+@task(name="prepare_pools", cache_policy=NO_CACHE, retries=0)
+async def prepare_pools(run: RunRef, data: DataConfig, rollout: RolloutConfig) -> int:
+    """Build the kata pool if the run uses it; check that indexes are readable and their tasks are tasks.
+
+    Raises:
+        PoolError: an index is missing or empty, or smaller than a step.
+        TaskError: a task lacks tests or is malformed.
+    """
+    if data.needs_kata:
+        await asyncio.to_thread(build_pool, run.root / "pools" / "kata")
+    return await asyncio.to_thread(_check, run.root, data, rollout)
+
+
+def _check(root: Path, data: DataConfig, rollout: RolloutConfig) -> int:
+    train, heldout = read_index(data.train_index(root)), read_index(data.heldout_index(root))
+    for pointer in (*train, *heldout):
+        Task.load(pointer.task_path)
+    if rollout.tasks_per_step > len(train):
+        raise PoolError(f"rollout.tasks_per_step is {rollout.tasks_per_step}, but the training pool holds {len(train)} tasks")
+    emit(Event("note", "", f"pool: {len(train)} tasks to train on, {len(heldout)} held out"))
+    return len(train)

@@ -1,0 +1,83 @@
+"""Stage 2 of a step: the fan-out, all trials of a round in one Prefect task, each journaled as it ends."""
+
+import asyncio
+import time
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+
+from harness.proxy.codec import ChatCodec
+from harness.proxy.server import ProxyServer
+from harness.sandbox import SandboxConfig, require_isolation, sweep
+from harness.scaffolds.base import ScaffoldConfig
+from harness.trial import TrialSpec, new_session_id, run_trial_with_retries
+from tasks.draw import Group, read_groups
+from tasks.policy import staged
+from tasks.progress import Event, emit
+from tasks.run import RunRef
+from tasks.trial_files import load_trial, store_trial
+from trainer.rollout import Outcome, Sampling
+from trainer.serving.pool import ReplicaPool
+
+
+@task(**staged("run_trials"))
+async def run_trials(
+    run: RunRef,
+    label: str,
+    step: int,
+    model: Path,
+    window: int,
+    sampling: Sampling,
+    sandbox: SandboxConfig,
+    scaffold: ScaffoldConfig,
+    concurrency: int,
+    infra_attempts: int,
+) -> dict[str, Any]:
+    """Run the trials of a round that have not ended yet. Returns counts of outcomes and the seconds taken.
+
+    Policy weights must be those after step `step - 1`, or after `step` for an evaluation; the caller has synced them.
+    """
+    started = time.monotonic()
+    require_isolation(sandbox)
+    sweep(sandbox.root)
+    folder = run.journal.trials_dir(label)
+    groups = read_groups(run.journal.stage_dir(label) / "groups.parquet")
+    outcomes = Counter(load_trial(trial).outcome for trial in run.journal.trials(label))
+    missing = _missing(run, label, groups)
+    total = sum(group.attempts for group in groups)
+    limit = asyncio.Semaphore(concurrency)
+    policy = ReplicaPool.attach(run.name)
+
+    async def one(group: Group, proxy: ProxyServer) -> None:
+        async with limit:
+            spec = TrialSpec(new_session_id(group.task_id), group.group_id, group.task_id, group.task_path, step, sampling)
+            result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, attempts=infra_attempts)
+            policy.release(result.spec.session_id)
+            if result.outcome is Outcome.INFRA_ERROR:
+                # a dead engine is no property of this trial: fail the stage, so that a restart runs the trial again
+                await policy.require_serving()
+            await asyncio.to_thread(store_trial, folder / result.spec.session_id, result)
+            outcomes[result.outcome] += 1
+            emit(Event("trials", label, done=sum(outcomes.values()), total=total))
+
+    emit(Event("trials", label, done=total - len(missing), total=total))
+    async with ProxyServer(policy, _codec(model), window) as proxy, asyncio.TaskGroup() as trials:
+        for group in missing:
+            trials.create_task(one(group, proxy))
+    return {"outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome}, "seconds": time.monotonic() - started}
+
+
+def _missing(run: RunRef, label: str, groups: list[Group]) -> list[Group]:
+    """One entry for each trial still to be run, by group: groups are keyed by id, trials within one are alike."""
+    ended = Counter(load_trial(trial).group_id for trial in run.journal.trials(label))
+    return [group for group in groups for _ in range(group.attempts - ended[group.group_id])]
+
+
+@lru_cache(maxsize=4)
+def _codec(model: Path) -> ChatCodec:
+    from transformers import AutoTokenizer
+
+    return ChatCodec(AutoTokenizer.from_pretrained(model))

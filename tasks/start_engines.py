@@ -1,0 +1,39 @@
+"""Before the first step: the learner and the replicas, side by side; after the last: both gone."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.progress import Event, emit
+from tasks.run import RunRef
+from trainer.algorithms.config import AlgorithmConfig
+from trainer.learner.config import LearnerConfig
+from trainer.learner.group import LearnerGroup
+from trainer.placement import find_all
+from trainer.serving.config import ServingConfig
+from trainer.serving.pool import ReplicaPool
+
+
+@task(name="start_engines", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=5)
+async def start_engines(
+    run: RunRef, model: Path, serving: ServingConfig, learner: LearnerConfig, algorithm: AlgorithmConfig, plugins: list[str]
+) -> None:
+    """Boot learner and replicas, or find those that are up."""
+    started = time.monotonic()
+    emit(Event("note", "", "starting the learner (DeepSpeed ZeRO-3) and the engine (vLLM)"))
+    await asyncio.gather(
+        LearnerGroup.start(run.name, model, learner, algorithm, plugins),
+        ReplicaPool.start(run.name, model, serving, learner.gpus_per_rank, run.engine_log_file),
+    )
+    emit(Event("note", "", f"engines are up after {time.monotonic() - started:.0f} s"))
+
+
+async def stop_engines(run: RunRef) -> None:
+    """Stop what is up; safe when nothing is."""
+    if find_all(f"{run.name}/replica"):
+        await ReplicaPool.attach(run.name).shutdown()
+    if find_all(f"{run.name}/learner"):
+        LearnerGroup.attach(run.name).shutdown()

@@ -1,0 +1,26 @@
+"""Stage 6 of a step: one update of the learner, applied exactly once."""
+
+import time
+from typing import Any
+
+from prefect import task
+
+from tasks.journal import write_json
+from tasks.policy import staged
+from tasks.run import RunRef
+from trainer.learner.group import LearnerGroup
+
+
+@task(**staged("update_policy"))
+async def update_policy(run: RunRef, label: str, step: int, temperature: float) -> dict[str, Any]:
+    """Update the weights from batch.parquet and journal what came out."""
+    started = time.monotonic()
+    path = run.journal.stage_dir(label)
+    known = run.journal.stage(label, "update.json")
+    if known is not None:
+        # recovery has replayed it before the step began
+        return known
+    record = await LearnerGroup.attach(run.name).update(step, path / "batch.parquet", temperature)
+    done = record.to_json() | {"seconds": time.monotonic() - started}
+    write_json(path / "update.json", done)
+    return done

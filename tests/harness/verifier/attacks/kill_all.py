@@ -1,0 +1,7 @@
+# expected: broken
+"""Kills what it can."""
+
+import os
+import signal
+
+os.kill(-1, signal.SIGKILL)

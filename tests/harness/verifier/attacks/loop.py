@@ -1,0 +1,5 @@
+# expected: broken
+"""Never ends."""
+
+while True:
+    pass

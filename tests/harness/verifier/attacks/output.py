@@ -1,0 +1,5 @@
+# expected: broken
+"""Prints without end."""
+
+while True:
+    print("x" * 100000)

@@ -1,0 +1,6 @@
+# expected: broken
+"""Ends the interpreter politely."""
+
+import sys
+
+sys.exit(0)
