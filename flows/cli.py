@@ -29,6 +29,7 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a s
 @app.command()
 def quickstart(root: Root, set_: Overrides = None, fresh: Annotated[bool, typer.Option(help="Remove an earlier quickstart first")] = False) -> None:
     """Watch a small model learn to fix bugs: the main job, in about ten minutes on two cores."""
+    prepare(root)
     from flows.reports import report_quickstart
 
     config = _load(Path(__file__).parent.parent / "deployments" / "runs" / "quickstart.yaml", set_)
@@ -40,6 +41,7 @@ def quickstart(root: Root, set_: Overrides = None, fresh: Annotated[bool, typer.
 @app.command()
 def train(config: Annotated[Path, typer.Argument(help="A run config in YAML")], root: Root, set_: Overrides = None) -> None:
     """Train a policy. A run of the same name goes on where it stopped."""
+    prepare(root)
     from flows.reports import report_training
 
     _train(_load(config, set_), root, report_training)
@@ -56,9 +58,8 @@ def evaluate(
     set_: Overrides = None,
 ) -> None:
     """Score a model or a checkpoint: mean reward, pass@1, pass@k, through the serving path of training."""
+    prepare(root)
     from flows.reports import report_evaluation
-
-    _prepare(root)
     from flows.score import score_model
 
     options = {"attempts_per_task": attempts, "temperature": temperature, "max_tasks": max_tasks}
@@ -73,7 +74,7 @@ def export(
     target: Annotated[Path, typer.Argument(help="The folder to write")],
 ) -> None:
     """Turn a checkpoint into a Hugging Face folder, verified against its base model."""
-    _prepare(default_root())
+    prepare(default_root())
     from trainer.learner.export import export_checkpoint
 
     with _errors():
@@ -90,6 +91,7 @@ def trials(
     limit: Annotated[int, typer.Option(min=1, help="List at most this many")] = 40,
 ) -> None:
     """List the trials of a run, or show one: conversation, diff and test report."""
+    prepare(root)
     from flows.trial_view import list_trials, show_trial
     from tasks.journal import Journal
 
@@ -155,16 +157,11 @@ def _load(path: Path, overrides: list[str] | None) -> Any:
 
 
 def _train(config: Any, root: Path, report: Callable[..., None]) -> None:
-    _prepare(root)
     from flows.train import train as train_flow
 
     with _errors(), _view():
         summary = _run(train_flow(config, root))
     report(console, config, root, summary)
-
-
-def _prepare(root: Path) -> None:
-    prepare(root)
 
 
 def _run(coroutine: Any) -> Any:

@@ -33,7 +33,7 @@ def prepare(root: Path, quiet: bool = True) -> None:
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
     }
     if quiet:
-        defaults |= {"PREFECT_LOGGING_LEVEL": "ERROR", "PREFECT_LOGGING_TO_API_ENABLED": "true"}
+        defaults |= {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
     services = read_services(root)
     if services is not None:
         defaults["PREFECT_API_URL"] = services.prefect_api_url

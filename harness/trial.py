@@ -19,6 +19,7 @@ from harness.proxy.session import Session
 from harness.sandbox.base import Sandbox, SandboxConfig, SandboxError, create_sandbox
 from harness.scaffolds.base import Scaffold, ScaffoldConfig, Transcript, create_scaffold
 from harness.scaffolds.client import ProxyUnreachable
+from harness.verifier import protected_paths
 from trainer.rollout import Outcome, Rollout, Sampling
 
 _MAX_SLUG_CHARS = 48
@@ -159,7 +160,7 @@ class _Trial:
             if session.infra_failure is not None:
                 raise PolicyFailure(session.infra_failure)
             with self._timed("patch"):
-                patch = await take_patch(task.snapshot, sandbox, task.grading.visible_tests)
+                patch = await take_patch(task.snapshot, sandbox, protected_paths(task) | set(task.grading.visible_tests))
         finally:
             with self._timed("sandbox_stop"):
                 await sandbox.stop()

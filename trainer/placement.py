@@ -79,8 +79,9 @@ def find_or_start(name: str, cls: type, *args: object, threads: int, gpus: float
     except ValueError:
         # not Ray's own choice of one thread per CPU it was asked for: computing actors take turns on all cores
         environment = {"env_vars": engine_environment(threads) | env}
-        options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "num_gpus": gpus, "runtime_env": environment}
-        return ray.remote(cls).options(**options).remote(*args), True
+        # detached: found by name, it lives until it is killed or its cluster ends, also when this process does
+        options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "num_gpus": gpus}
+        return ray.remote(cls).options(**options, runtime_env=environment).remote(*args), True
 
 
 def find_all(prefix: str) -> list[Any]:

@@ -324,7 +324,9 @@ def _build_engine(model_path: str, config: LearnerConfig) -> tuple[Any, Any]:
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
+    )
     warmup = max(config.lr_warmup_steps, 1)
     engine, *_ = deepspeed.initialize(
         model=model,

@@ -39,6 +39,8 @@ class ReplicaPool:
                 threads=config.threads or cpu_threads(),
                 gpus=gpus * config.tensor_parallel,
                 VLLM_CPU_KVCACHE_SPACE=str(config.kv_cache_gib),
+                # on CPUs vLLM refuses one process unless told so here
+                VLLM_ENABLE_V1_MULTIPROCESSING="0",
             )
             actors.append(actor)
             if is_new:

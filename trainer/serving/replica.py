@@ -42,9 +42,13 @@ class Replica:
             max_model_len=config.window,
             max_num_seqs=config.max_num_seqs,
             tensor_parallel_size=config.tensor_parallel,
+            # one process for engine and worker: with two, the one that waits spins and takes a core from the one that computes
+            distributed_executor_backend="uni" if config.tensor_parallel == 1 else None,
             gpu_memory_utilization=config.gpu_memory_utilization,
             enforce_eager=config.enforce_eager,
             enable_prefix_caching=True,
+            # whole blocks are shared: the CPU's usual 128 tokens are longer than many a prompt
+            block_size=32,
             # log-probs of the distribution that was sampled from, temperature included
             logprobs_mode="processed_logprobs",
             # the checkpoint's own generation defaults (top_k, penalties) must not bend what the learner models
