@@ -22,12 +22,20 @@ app = typer.Typer(
 )
 console = Console()
 
-Root = Annotated[Path, typer.Option("--root", help="Where runs, models and pools are kept", default_factory=default_root)]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: section.key=value; may be repeated")]
+Root = Annotated[
+    Path, typer.Option("--root", help="Where runs, models and pools are kept", default_factory=default_root)
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: section.key=value; may be repeated")
+]
 
 
 @app.command()
-def quickstart(root: Root, set_: Overrides = None, fresh: Annotated[bool, typer.Option(help="Remove an earlier quickstart first")] = False) -> None:
+def quickstart(
+    root: Root,
+    set_: Overrides = None,
+    fresh: Annotated[bool, typer.Option(help="Remove an earlier quickstart first")] = False,
+) -> None:
     """Watch a small model learn to fix bugs: the main job, in about ten minutes on two cores."""
     prepare(root)
     from flows.reports import report_quickstart
@@ -39,7 +47,9 @@ def quickstart(root: Root, set_: Overrides = None, fresh: Annotated[bool, typer.
 
 
 @app.command()
-def train(config: Annotated[Path, typer.Argument(help="A run config in YAML")], root: Root, set_: Overrides = None) -> None:
+def train(
+    config: Annotated[Path, typer.Argument(help="A run config in YAML")], root: Root, set_: Overrides = None
+) -> None:
     """Train a policy. A run of the same name goes on where it stopped."""
     prepare(root)
     from flows.reports import report_training
@@ -51,7 +61,9 @@ def train(config: Annotated[Path, typer.Argument(help="A run config in YAML")], 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a checkpoint (…/global_step_N)")],
     root: Root,
-    index: Annotated[str, typer.Option(help="Index of tasks; the held-out kata functions if not given")] = "builtin:kata",
+    index: Annotated[
+        str, typer.Option(help="Index of tasks; the held-out kata functions if not given")
+    ] = "builtin:kata",
     attempts: Annotated[int, typer.Option(min=1, help="Trials of each task")] = 4,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature")] = 0.7,
     max_tasks: Annotated[int | None, typer.Option(min=1, help="Score on this many tasks only")] = None,
@@ -85,7 +97,9 @@ def export(
 def trials(
     run: Annotated[str, typer.Argument(help="project/experiment")],
     root: Root,
-    session: Annotated[str | None, typer.Argument(help="A trial's session id, or its beginning; lists trials if not given")] = None,
+    session: Annotated[
+        str | None, typer.Argument(help="A trial's session id, or its beginning; lists trials if not given")
+    ] = None,
     step: Annotated[int | None, typer.Option(help="Only trials of this step")] = None,
     outcome: Annotated[str | None, typer.Option(help="Only trials with this outcome or verdict")] = None,
     limit: Annotated[int, typer.Option(min=1, help="List at most this many")] = 40,
@@ -104,7 +118,9 @@ def trials(
 
 
 @app.command()
-def pool(root: Root, seed: Annotated[int, typer.Option(help="Another seed gives other bugs and another split")] = 0) -> None:
+def pool(
+    root: Root, seed: Annotated[int, typer.Option(help="Another seed gives other bugs and another split")] = 0
+) -> None:
     """Build the kata pool: small functions with injected bugs, each proven by its hidden tests."""
     from harness.pool.index import read_index
     from harness.pool.kata import build_pool
@@ -203,7 +219,16 @@ def _is_for_people(error: BaseException) -> bool:
     from harness.sandbox import SandboxUnavailable
     from tasks.journal import JournalError
 
-    names = {"ConfigError", "ModelError", "CheckpointError", "ExportError", "ServiceError", "CodecError", "LearnerError", "ReplicaError"}
+    names = {
+        "ConfigError",
+        "ModelError",
+        "CheckpointError",
+        "ExportError",
+        "ServiceError",
+        "CodecError",
+        "LearnerError",
+        "ReplicaError",
+    }
     return isinstance(error, (PoolError, TaskError, SandboxUnavailable, JournalError)) or type(error).__name__ in names
 
 

@@ -68,7 +68,9 @@ class RunConfig(BaseModel):
             try:
                 importlib.import_module(plugin)
             except ImportError as error:
-                raise ValueError(f"plugins: cannot import {plugin!r} ({error}); install it, or correct the name") from error
+                raise ValueError(
+                    f"plugins: cannot import {plugin!r} ({error}); install it, or correct the name"
+                ) from error
         return values
 
     @model_validator(mode="after")
@@ -79,17 +81,19 @@ class RunConfig(BaseModel):
             raise ValueError(f"sandbox.backend is {self.sandbox.backend!r}; known are {', '.join(sorted(SANDBOXES))}")
         if self.rollout.max_tokens_per_turn >= self.serving.window:
             raise ValueError(
-                f"rollout.max_tokens_per_turn is {self.rollout.max_tokens_per_turn}, which leaves no room for a prompt in "
-                f"serving.window of {self.serving.window} tokens; raise the window or lower the answer"
+                f"rollout.max_tokens_per_turn is {self.rollout.max_tokens_per_turn}, which leaves no room for a prompt "
+                f"in serving.window of {self.serving.window} tokens; raise the window or lower the answer"
             )
         trials = self.rollout.tasks_per_step * self.rollout.attempts_per_task
         if self.learner.mini_batch_size is not None and self.learner.mini_batch_size > trials:
             raise ValueError(
-                f"learner.mini_batch_size is {self.learner.mini_batch_size}, but a step has {trials} trials; lower it, or leave it unset"
+                f"learner.mini_batch_size is {self.learner.mini_batch_size}, but a step has {trials} trials; "
+                "lower it, or leave it unset"
             )
         if self.learner.gpus_per_rank and self.learner.ranks > 1 and self.serving.tensor_parallel > self.learner.ranks:
             raise ValueError(
-                f"serving.tensor_parallel is {self.serving.tensor_parallel}, more than the {self.learner.ranks} devices of the learner"
+                f"serving.tensor_parallel is {self.serving.tensor_parallel}, more than the {self.learner.ranks} "
+                "devices of the learner"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""What a process must set before it imports Prefect, Ray or torch: where they keep things, and what they must not send."""
+"""What a process must set before it imports Prefect, Ray or torch: where they keep things, what they must not send."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def default_root() -> Path:
 
 
 def prepare(root: Path, quiet: bool = True) -> None:
-    """Point Prefect at the servers of `testgrad up` if they run, else at a private one that lives as long as the process."""
+    """Point Prefect at the servers of `testgrad up` if they run, else at a private one that ends with the process."""
     root.mkdir(parents=True, exist_ok=True)
     defaults = {
         "DO_NOT_TRACK": "1",
@@ -28,6 +28,7 @@ def prepare(root: Path, quiet: bool = True) -> None:
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "PREFECT_HOME": str(root / "prefect"),
+        "PREFECT_MEMO_STORE_PATH": str(root / "prefect" / "memo_store.toml"),
         # results are found again by the next process, wherever it is started
         "PREFECT_LOCAL_STORAGE_PATH": str(root / "prefect" / "results"),
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",

@@ -28,12 +28,19 @@ def open_run(config: RunConfig, root: Path, tracking_uri: str) -> RunRef:
         stored = {"nonce": uuid.uuid4().hex[:8], "versions": _versions(), "commit": _commit()}
     elif stored["identity"] != config.identity():
         raise ConfigError(
-            f"run {config.project}/{config.experiment} exists with other settings: {_differences(stored['config'], config)}; "
+            f"run {config.project}/{config.experiment} exists with other settings: "
+            f"{_differences(stored['config'], config)}; "
             f"choose another experiment name, or remove {journal.root} to start anew"
         )
-    write_json(journal.root / "config.json", stored | {"identity": config.identity(), "config": config.model_dump(mode="json")})
+    write_json(
+        journal.root / "config.json", stored | {"identity": config.identity(), "config": config.model_dump(mode="json")}
+    )
     return RunRef(
-        project=config.project, experiment=config.experiment, root=root, nonce=stored["nonce"], tracking_uri=tracking_uri
+        project=config.project,
+        experiment=config.experiment,
+        root=root,
+        nonce=stored["nonce"],
+        tracking_uri=tracking_uri,
     )
 
 

@@ -13,7 +13,13 @@ def plot_run(steps: Sequence[tuple[int, Mapping[str, float]]], evaluations: Mapp
 
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(7, 5.5), sharex=True, height_ratios=(2, 1))
     numbers = [step for step, _ in steps]
-    top.plot(numbers, [m.get("critic/score/mean") for _, m in steps], "o-", color="#1f77b4", label="training score (fresh tasks)")
+    top.plot(
+        numbers,
+        [m.get("critic/score/mean") for _, m in steps],
+        "o-",
+        color="#1f77b4",
+        label="training score (fresh tasks)",
+    )
     if evaluations:
         points = sorted(evaluations.items())
         top.plot([s for s, _ in points], [v for _, v in points], "D--", color="#d62728", label="held-out functions")

@@ -15,7 +15,10 @@ from tasks.journal import Journal, read_json, step_label
 def report_training(console: Console, config: RunConfig, root: Path, summary: dict[str, Any]) -> None:
     """Table of steps, before and after, plot."""
     journal = Journal(root / config.project / config.experiment)
-    steps = [(s, (read_json(journal.stage_dir(step_label(s)) / "record.json") or {})["metrics"]) for s in journal.finished_steps()]
+    steps = [
+        (s, (read_json(journal.stage_dir(step_label(s)) / "record.json") or {})["metrics"])
+        for s in journal.finished_steps()
+    ]
     evaluations = {int(step): record for step, record in summary["evaluations"].items()}
     if not console.is_terminal:
         console.print(steps_table(steps))
@@ -42,10 +45,15 @@ def report_quickstart(console: Console, config: RunConfig, root: Path, summary: 
 def report_evaluation(console: Console, summary: dict[str, Any]) -> None:
     """Scores with their interval and coverage."""
     interval = mean_interval(summary["clusters"])
-    console.print(f"mean reward {summary['mean_reward']:.3f}   by function {interval.mean:.3f} (95 % {interval.low:.3f} to {interval.high:.3f})")
+    console.print(
+        f"mean reward {summary['mean_reward']:.3f}   "
+        f"by function {interval.mean:.3f} (95 % {interval.low:.3f} to {interval.high:.3f})"
+    )
     for name in sorted((n for n in summary if n.startswith("pass_at_")), key=lambda n: int(n.rsplit("_", 1)[1])):
         console.print(f"{name.replace('_at_', '@')} {summary[name]:.3f}", highlight=False)
-    console.print(f"{summary['scored']} of {summary['launched']} trials scored, {summary['tasks']} tasks", highlight=False)
+    console.print(
+        f"{summary['scored']} of {summary['launched']} trials scored, {summary['tasks']} tasks", highlight=False
+    )
     if summary["left_out"]:
         console.print(f"left out: {summary['left_out']}", highlight=False)
 
@@ -53,10 +61,16 @@ def report_evaluation(console: Console, summary: dict[str, Any]) -> None:
 def _before_after(console: Console, before: dict[str, Any], after: dict[str, Any]) -> None:
     first, last = mean_interval(before["clusters"]), mean_interval(after["clusters"])
     gain = difference_interval(before["clusters"], after["clusters"])
-    console.print(f"\n[bold]held-out functions[/bold] ({len(after['clusters'])}, none seen in training), share of trials solved", highlight=False)
+    console.print(
+        f"\n[bold]held-out functions[/bold] ({len(after['clusters'])}, none seen in training), share of trials solved",
+        highlight=False,
+    )
     console.print(f"before     {first.mean:.2f}   (95 % {first.low:.2f} to {first.high:.2f})", highlight=False)
     console.print(f"after      {last.mean:.2f}   (95 % {last.low:.2f} to {last.high:.2f})", highlight=False)
-    console.print(f"gain      [bold]{gain.mean:+.2f}[/bold]   (95 % {gain.low:+.2f} to {gain.high:+.2f}, paired by function)", highlight=False)
+    console.print(
+        f"gain      [bold]{gain.mean:+.2f}[/bold]   (95 % {gain.low:+.2f} to {gain.high:+.2f}, paired by function)",
+        highlight=False,
+    )
 
 
 def _relative(path: Path) -> Path:

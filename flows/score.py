@@ -45,7 +45,9 @@ async def score_model(
         await prepare_pools(run, config.data, config.rollout)
         with ray_cluster():
             try:
-                await ReplicaPool.start(run.name, folder, config.serving, config.learner.gpus_per_rank, run.engine_log_file)
+                await ReplicaPool.start(
+                    run.name, folder, config.serving, config.learner.gpus_per_rank, run.engine_log_file
+                )
                 summary: dict[str, Any] = await evaluate(run, 0, folder)
             finally:
                 await stop_engines(run)

@@ -19,10 +19,16 @@ from tasks.run import RunRef
 from tasks.save_checkpoint import save_checkpoint
 from tasks.start_engines import start_engines, stop_engines
 from tasks.track_run import end_tracking, start_tracking
+from trainer.learner.checkpoint import MARKER
 from trainer.placement import ray_cluster
 
 
-@flow(name="train", flow_run_name="train-{config.project}-{config.experiment}", persist_result=True, result_serializer="json")
+@flow(
+    name="train",
+    flow_run_name="train-{config.project}-{config.experiment}",
+    persist_result=True,
+    result_serializer="json",
+)
 async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
     """Train until `schedule.total_steps`. A run of the same name goes on where it stopped.
 
@@ -33,6 +39,10 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
     root = root or default_root()
     run = open_run(config, root, tracking_uri(root))
     emit(Event("note", "", f"journal in {run.journal.root}"))
+    finished = _summary_if_finished(run, config)
+    if finished is not None:
+        emit(Event("note", "", "this run is complete; raise schedule.total_steps to train on, or take another experiment name"))
+        return finished
     model, _ = await asyncio.gather(prepare_model(run, config.model), prepare_pools(run, config.data, config.rollout))
     with ray_cluster():
         status = "FAILED"
@@ -52,6 +62,21 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
     return summary
 
 
+def _summary_if_finished(run: RunRef, config: RunConfig) -> dict[str, Any] | None:
+    """What the flow returns, if nothing of the run is left to do."""
+    total = config.schedule.total_steps
+    checkpoint = run.journal.checkpoints / f"global_step_{total}" / MARKER
+    scored = not config.schedule.eval_after or run.journal.stage(eval_label(total), "record.json") is not None
+    if run.journal.stage(step_label(total), "record.json") is None or not checkpoint.is_file() or not scored:
+        return None
+    records = {step: run.journal.stage(eval_label(step), "record.json") for step in range(total + 1)}
+    return _summary(run, total, {step: record for step, record in records.items() if record is not None})
+
+
+def _summary(run: RunRef, steps: int, evaluations: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    return {"run": run.name, "steps": steps, "evaluations": {str(step): record for step, record in evaluations.items()}}
+
+
 async def _steps(run: RunRef, config: RunConfig, model: Path) -> dict[str, Any]:
     schedule = config.schedule
     done = await recover(run, config.rollout.temperature, config.serving)
@@ -67,4 +92,4 @@ async def _steps(run: RunRef, config: RunConfig, model: Path) -> dict[str, Any]:
         due = schedule.test_freq and step % schedule.test_freq == 0
         if step >= done and (due or (last and schedule.eval_after)):
             evaluations[step] = await evaluate(run, step, model)
-    return {"run": run.name, "steps": schedule.total_steps, "evaluations": {str(k): v for k, v in evaluations.items()}}
+    return _summary(run, schedule.total_steps, evaluations)

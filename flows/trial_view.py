@@ -18,10 +18,18 @@ def list_trials(console: Console, journal: Journal, step: int | None, outcome: s
         reward = "" if trial.verdict is None else f"{trial.verdict.reward:.0f}"
         record = trial.record
         table.add_row(
-            trial.folder.parent.name, trial.session_id, str(trial.outcome), _status(trial), reward, str(record["turns"]), str(record["response_length"])
+            trial.folder.parent.name,
+            trial.session_id,
+            str(trial.outcome),
+            _status(trial),
+            reward,
+            str(record["turns"]),
+            str(record["response_length"]),
         )
     console.print(table)
-    console.print(f"{min(limit, len(found))} of {len(found)} trials; show one with: testgrad trials RUN SESSION", highlight=False)
+    console.print(
+        f"{min(limit, len(found))} of {len(found)} trials; show one with: testgrad trials RUN SESSION", highlight=False
+    )
 
 
 def show_trial(console: Console, journal: Journal, session: str) -> None:
@@ -35,7 +43,9 @@ def show_trial(console: Console, journal: Journal, session: str) -> None:
         console.print(Panel(Text(message["content"]), title=message["role"], title_align="left"))
     diff = trial.folder / "patch.diff"
     if diff.is_file() and diff.read_text():
-        console.print(Panel(Syntax(diff.read_text(), "diff", background_color="default"), title="diff", title_align="left"))
+        console.print(
+            Panel(Syntax(diff.read_text(), "diff", background_color="default"), title="diff", title_align="left")
+        )
     console.print(Panel(_report(trial), title="tests", title_align="left"))
     console.print(f"{trial.folder}", highlight=False)
 
@@ -57,7 +67,9 @@ def _report(trial: StoredTrial) -> Text:
     if trial.record["error"]:
         text.append(f"\n{trial.record['error']}", style="red")
     if trial.verdict is not None:
-        text.append(f"\nverdict {trial.verdict.status}, reward {trial.verdict.reward:.0f}: {trial.verdict.reason}", style="bold")
+        text.append(
+            f"\nverdict {trial.verdict.status}, reward {trial.verdict.reward:.0f}: {trial.verdict.reason}", style="bold"
+        )
         for name, status in sorted(trial.verdict.tests.items()):
             text.append(f"\n  {status:8} {name}", style="green" if status == "passed" else "red")
         if trial.verdict.log:

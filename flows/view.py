@@ -24,7 +24,11 @@ class RunView:
         self._steps: list[tuple[int, dict[str, float]]] = []
         self._started = time.monotonic()
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(30), MofNCompleteColumn(), TextColumn("{task.fields[extra]}"), TimeElapsedColumn()
+            TextColumn("[bold]{task.description}"),
+            BarColumn(30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[extra]}"),
+            TimeElapsedColumn(),
         )
         self._bars: dict[str, Any] = {}
         self._label = ""
@@ -36,7 +40,10 @@ class RunView:
             with watching(self._print):
                 yield
             return
-        with Live(get_renderable=self._render, console=self.console, refresh_per_second=4, transient=False) as live, watching(self._update):
+        with (
+            Live(get_renderable=self._render, console=self.console, refresh_per_second=4, transient=False) as live,
+            watching(self._update),
+        ):
             try:
                 yield
             finally:
@@ -47,7 +54,9 @@ class RunView:
         if event.kind == "note":
             self.console.print(f"[{self._clock()}] {event.text}", markup=False, highlight=False)
         elif event.kind == "step":
-            self.console.print(f"[{self._clock()}] {step_summary(event.done, event.data)}", markup=False, highlight=False)
+            self.console.print(
+                f"[{self._clock()}] {step_summary(event.done, event.data)}", markup=False, highlight=False
+            )
         elif event.kind == "eval":
             self.console.print(f"[{self._clock()}] {eval_summary(event.data)}", markup=False, highlight=False)
 
@@ -93,7 +102,19 @@ class RunView:
 def steps_table(steps: list[tuple[int, dict[str, float]]]) -> Table:
     """A row a step."""
     table = Table(header_style="bold", box=None, padding=(0, 1))
-    for column in ("step", "score", "signal", "length", "pearson", "entropy", "grad", "trials s", "update s", "sync s", "step s"):
+    for column in (
+        "step",
+        "score",
+        "signal",
+        "length",
+        "pearson",
+        "entropy",
+        "grad",
+        "trials s",
+        "update s",
+        "sync s",
+        "step s",
+    ):
         table.add_column(column, justify="right")
     for step, m in steps:
         table.add_row(
@@ -104,7 +125,10 @@ def steps_table(steps: list[tuple[int, dict[str, float]]]) -> Table:
             _pearson(m),
             f"{m.get('actor/entropy', math.nan):.2f}",
             f"{m.get('actor/grad_norm', math.nan):.2f}",
-            *(f"{m.get(f'timing_s/{name}', math.nan):.1f}" for name in ("gen", "update_actor", "update_weights", "step")),
+            *(
+                f"{m.get(f'timing_s/{name}', math.nan):.1f}"
+                for name in ("gen", "update_actor", "update_weights", "step")
+            ),
         )
     return table
 

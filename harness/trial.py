@@ -160,7 +160,9 @@ class _Trial:
             if session.infra_failure is not None:
                 raise PolicyFailure(session.infra_failure)
             with self._timed("patch"):
-                patch = await take_patch(task.snapshot, sandbox, protected_paths(task) | set(task.grading.visible_tests))
+                patch = await take_patch(
+                    task.snapshot, sandbox, protected_paths(task) | set(task.grading.visible_tests)
+                )
         finally:
             with self._timed("sandbox_stop"):
                 await sandbox.stop()

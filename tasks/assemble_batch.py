@@ -111,7 +111,9 @@ def trial_metrics(trials: Sequence[StoredTrial]) -> dict[str, float]:
     for stage in stages:
         times = [trial.record["timings"][stage] for trial in trials if stage in trial.record["timings"]]
         metrics |= distribution(f"timing_s/agent_loop/{stage}", times)
-    metrics |= distribution("timing_s/agent_loop/verifier", [t.verdict.seconds for t in trials if t.verdict is not None])
+    metrics |= distribution(
+        "timing_s/agent_loop/verifier", [t.verdict.seconds for t in trials if t.verdict is not None]
+    )
     return metrics
 
 

@@ -21,11 +21,17 @@ class DataConfig(BaseModel):
 
     def train_index(self, root: Path) -> Path:
         """The training index as a path."""
-        return root / "pools" / "kata" / "train.parquet" if self.train == BUILTIN_KATA else Path(self.train).expanduser()
+        return (
+            root / "pools" / "kata" / "train.parquet" if self.train == BUILTIN_KATA else Path(self.train).expanduser()
+        )
 
     def heldout_index(self, root: Path) -> Path:
         """The held-out index as a path."""
-        return root / "pools" / "kata" / "heldout.parquet" if self.heldout == BUILTIN_KATA else Path(self.heldout).expanduser()
+        return (
+            root / "pools" / "kata" / "heldout.parquet"
+            if self.heldout == BUILTIN_KATA
+            else Path(self.heldout).expanduser()
+        )
 
     @property
     def needs_kata(self) -> bool:
@@ -39,8 +45,12 @@ class RolloutConfig(BaseModel):
 
     tasks_per_step: int = Field(64, ge=1, description="Tasks drawn a step")
     attempts_per_task: int = Field(8, ge=2, description="Trials of each task: a group")
-    temperature: float = Field(1.0, gt=0, description="Sampling temperature; the learner divides its logits by the same")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; below 1 the trained distribution is another")
+    temperature: float = Field(
+        1.0, gt=0, description="Sampling temperature; the learner divides its logits by the same"
+    )
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Nucleus of sampling; below 1 the trained distribution is another"
+    )
     max_tokens_per_turn: int = Field(512, ge=1, description="Longest answer of one turn, in tokens")
     concurrency: int = Field(64, ge=1, description="Trials at once")
     infra_attempts: int = Field(3, ge=1, description="Tries of a trial that fails for reasons the policy cannot cause")
@@ -49,7 +59,8 @@ class RolloutConfig(BaseModel):
     def _whole_distribution(self) -> Self:
         if self.top_p < 1:
             raise ValueError(
-                f"top_p is {self.top_p}: log-probs of a truncated distribution are not the ones the learner computes; set top_p: 1.0"
+                f"top_p is {self.top_p}: log-probs of a truncated distribution are not the ones the learner computes; "
+                "set top_p: 1.0"
             )
         return self
 
@@ -66,4 +77,6 @@ class EvaluationConfig(BaseModel):
     attempts_per_task: int = Field(4, ge=1, description="Trials of each task")
     temperature: float = Field(0.7, ge=0, description="Sampling temperature when scoring")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling when scoring")
-    max_tasks: int | None = Field(None, ge=1, description="Score on this many tasks only, spread over the index; all if unset")
+    max_tasks: int | None = Field(
+        None, ge=1, description="Score on this many tasks only, spread over the index; all if unset"
+    )

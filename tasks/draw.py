@@ -23,7 +23,7 @@ GROUP_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Group:
-    """One task in one round. `cluster` is what scores are resampled by: variants of one function are not independent."""
+    """One task in one round. `cluster` is what scores are resampled by: variants of a function are not independent."""
 
     group_id: str
     task_id: str
@@ -39,7 +39,9 @@ def draw(pool: Sequence[TaskPointer], count: int, step: int, seed: int) -> list[
         PoolError: the pool has fewer tasks than a step needs.
     """
     if count > len(pool):
-        raise PoolError(f"rollout.tasks_per_step is {count}, but the training pool holds {len(pool)} tasks; lower it, or add tasks")
+        raise PoolError(
+            f"rollout.tasks_per_step is {count}, but the training pool holds {len(pool)} tasks; lower it, or add tasks"
+        )
     steps_per_epoch = len(pool) // count
     epoch, place = divmod(step - 1, steps_per_epoch)
     order = np.random.default_rng([seed, epoch]).permutation(len(pool))
@@ -56,14 +58,22 @@ def spread(pool: Sequence[TaskPointer], count: int | None) -> list[TaskPointer]:
 def as_groups(tasks: Sequence[TaskPointer], label: str, attempts: int) -> list[Group]:
     """Groups of one round, keyed by round and task."""
     return [
-        Group(f"{label}/{t.instance_id}", t.instance_id, t.task_path, str(t.extra.get("function", t.instance_id)), attempts)
+        Group(
+            f"{label}/{t.instance_id}",
+            t.instance_id,
+            t.task_path,
+            str(t.extra.get("function", t.instance_id)),
+            attempts,
+        )
         for t in tasks
     ]
 
 
 def groups_table(groups: Sequence[Group]) -> pa.Table:
     """Groups as the rows of groups.parquet."""
-    return pa.Table.from_pylist([vars(group) | {"task_path": str(group.task_path)} for group in groups], schema=GROUP_SCHEMA)
+    return pa.Table.from_pylist(
+        [vars(group) | {"task_path": str(group.task_path)} for group in groups], schema=GROUP_SCHEMA
+    )
 
 
 def read_groups(path: Path) -> list[Group]:

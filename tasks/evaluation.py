@@ -73,7 +73,9 @@ def mean_interval(clusters: Mapping[str, Sequence[float]], seed: int = 0) -> Int
     return _bootstrap(means, seed)
 
 
-def difference_interval(before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]], seed: int = 0) -> Interval:
+def difference_interval(
+    before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]], seed: int = 0
+) -> Interval:
     """Mean over clusters of after minus before, paired by cluster, with a bootstrap over clusters.
 
     Raises:

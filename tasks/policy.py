@@ -31,8 +31,8 @@ async def _worth_retrying(task: Any, task_run: Any, state: State[Any]) -> bool:
 def staged(name: str, timeout: float | None = None, retries: int = RETRIES) -> dict[str, Any]:
     """Options of a Prefect task that is one stage of a round; its parameters begin with `run` and `label`.
 
-    A finished stage is not called again by a retry or a later flow run of the same run. What is *true* the journal says:
-    each stage finds its own finished work there when it is called all the same.
+    A finished stage is not called again by a retry or a later flow run of the same run. What is *true* the journal
+    says: each stage finds its own finished work there when it is called all the same.
     """
     return {
         "name": name,

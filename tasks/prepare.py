@@ -40,6 +40,8 @@ def _check(root: Path, data: DataConfig, rollout: RolloutConfig) -> int:
     for pointer in (*train, *heldout):
         Task.load(pointer.task_path)
     if rollout.tasks_per_step > len(train):
-        raise PoolError(f"rollout.tasks_per_step is {rollout.tasks_per_step}, but the training pool holds {len(train)} tasks")
+        raise PoolError(
+            f"rollout.tasks_per_step is {rollout.tasks_per_step}, but the training pool holds {len(train)} tasks"
+        )
     emit(Event("note", "", f"pool: {len(train)} tasks to train on, {len(heldout)} held out"))
     return len(train)

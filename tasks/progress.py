@@ -1,9 +1,8 @@
 """What is going on right now, for whoever wants to watch; the journal, not this, says what has happened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from collections.abc import Iterator
 from typing import Any
 
 

@@ -45,6 +45,7 @@ async def _replay(run: RunRef, learner: LearnerGroup, done: int, newest: int, te
         record = await learner.update(step, run.journal.stage_dir(step_label(step)) / "batch.parquet", temperature)
         if record.fingerprint != known["fingerprint"]:
             raise JournalError(
-                f"replayed update {step} gave weights {record.fingerprint[:12]}, the journal says {known['fingerprint'][:12]}: "
+                f"replayed update {step} gave weights {record.fingerprint[:12]}, "
+                f"the journal says {known['fingerprint'][:12]}: "
                 "another machine kind or library; start a new experiment from a checkpoint"
             )

@@ -53,7 +53,9 @@ async def run_trials(
 
     async def one(group: Group, proxy: ProxyServer) -> None:
         async with limit:
-            spec = TrialSpec(new_session_id(group.task_id), group.group_id, group.task_id, group.task_path, step, sampling)
+            spec = TrialSpec(
+                new_session_id(group.task_id), group.group_id, group.task_id, group.task_path, step, sampling
+            )
             result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, attempts=infra_attempts)
             policy.release(result.spec.session_id)
             if result.outcome is Outcome.INFRA_ERROR:

@@ -19,7 +19,12 @@ from trainer.serving.pool import ReplicaPool
 
 @task(name="start_engines", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=5)
 async def start_engines(
-    run: RunRef, model: Path, serving: ServingConfig, learner: LearnerConfig, algorithm: AlgorithmConfig, plugins: list[str]
+    run: RunRef,
+    model: Path,
+    serving: ServingConfig,
+    learner: LearnerConfig,
+    algorithm: AlgorithmConfig,
+    plugins: list[str],
 ) -> None:
     """Boot learner and replicas, or find those that are up."""
     started = time.monotonic()

@@ -51,7 +51,11 @@ class Tracker:
         """Log metrics of a step in one batch, unless they are there already: MLflow would keep both."""
         from mlflow.entities import Metric
 
-        if any(point.step == step for name in list(metrics)[:1] for point in self._client.get_metric_history(self.run_id, name)):
+        if any(
+            point.step == step
+            for name in list(metrics)[:1]
+            for point in self._client.get_metric_history(self.run_id, name)
+        ):
             return
         now = int(time.time() * 1000)
         points = [Metric(name, value, now, step) for name, value in metrics.items() if math.isfinite(value)]

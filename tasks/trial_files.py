@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from harness.patch import Patch
 from harness.trial import TrialResult
 from harness.verifier.verdict import Verdict
-from tasks.journal import read_json, write_json, write_table, write_text
+from tasks.journal import JournalError, read_json, write_json, write_table, write_text
 from trainer.rollout import ROLLOUT_SCHEMA, Outcome, Rollout
 
 
@@ -62,7 +62,13 @@ def store_verdict(folder: Path, verdict: Verdict) -> None:
 
 
 def load_trial(folder: Path) -> StoredTrial:
-    """The trial in `folder`, which must have ended."""
+    """The trial in `folder`.
+
+    Raises:
+        JournalError: it has not ended.
+    """
     record = read_json(folder / "trial.json")
+    if record is None:
+        raise JournalError(f"{folder} has no trial.json: the trial has not ended")
     stored = read_json(folder / "verdict.json")
     return StoredTrial(folder, record, Verdict.from_json(json.dumps(stored)) if stored is not None else None)

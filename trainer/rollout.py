@@ -1,8 +1,8 @@
 """The record at the seam between acting and learning: what was sampled, by which weights, and what is trained.
 
 The harness fills these records, the trainer consumes them. Everything that later becomes a gradient passes through
-`Rollout`, so its invariants are asserted whenever one is made: a token with mask 1 was sampled by the policy and carries
-the log-probability and the weight version it was sampled with; a token with mask 0 carries neither.
+`Rollout`, so its invariants are asserted whenever one is made: a token with mask 1 was sampled by the policy and
+carries the log-probability and the weight version it was sampled with; a token with mask 0 carries neither.
 """
 
 import math
@@ -38,6 +38,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     max_tokens: int = 1024
+    min_tokens: int = 0
     stop: tuple[str, ...] = ()
 
 
@@ -155,6 +156,8 @@ ROLLOUT_SCHEMA = pa.schema(
 def _require_sampled(logprobs: Sequence[float], versions: Sequence[int]) -> None:
     for i, (logprob, version) in enumerate(zip(logprobs, versions, strict=True)):
         if not (math.isfinite(logprob) and logprob <= 1e-4):
-            raise RolloutError(f"sampled token {i} has log-prob {logprob}; the engine must return a finite one, never 0.0 for a gap")
+            raise RolloutError(
+                f"sampled token {i} has log-prob {logprob}; the engine must return a finite one, never 0.0 for a gap"
+            )
         if version < 0:
             raise RolloutError(f"sampled token {i} has weight version {version}; the engine must tag each token")

@@ -1,6 +1,6 @@
 """From token losses to one number, normalised by counts over the global batch.
 
-Each rank and micro-batch adds its share of one global sum, so gradients do not depend on packing, micro-batches or ranks.
+Each rank and micro-batch adds its share of one global sum: gradients do not depend on packing, micro-batches or ranks.
 """
 
 from dataclasses import dataclass

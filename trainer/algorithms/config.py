@@ -21,7 +21,9 @@ class AlgorithmConfig(BaseModel):
     policy_loss: str = Field("gspo", description="Policy loss: gspo clips a sequence's ratio, ppo a token's")
     clip_ratio_low: float = Field(3e-4, gt=0, lt=1, description="The ratio is clipped below 1 - this")
     clip_ratio_high: float = Field(4e-4, gt=0, description="The ratio is clipped above 1 + this")
-    clip_ratio_c: float = Field(3.0, gt=1, description="Dual clip of ppo: bound of the loss where the advantage is negative")
+    clip_ratio_c: float = Field(
+        3.0, gt=1, description="Dual clip of ppo: bound of the loss where the advantage is negative"
+    )
     loss_agg: LossAggregation = Field("seq-mean-token-mean", description="How token losses become one number")
 
     @model_validator(mode="after")
@@ -30,7 +32,10 @@ class AlgorithmConfig(BaseModel):
             if getattr(self, field) not in registry:
                 raise ValueError(f"{field} is {getattr(self, field)!r}; known are {', '.join(sorted(registry))}")
         if self.policy_loss == "gspo" and self.loss_agg != "seq-mean-token-mean":
-            raise ValueError(f"loss_agg is {self.loss_agg!r}, but gspo is defined with seq-mean-token-mean; set that, or policy_loss: ppo")
+            raise ValueError(
+                f"loss_agg is {self.loss_agg!r}, but gspo is defined with seq-mean-token-mean; "
+                "set that, or policy_loss: ppo"
+            )
         if self.policy_loss == "ppo" and self.clip_ratio_high < 0.01:
             raise ValueError(
                 f"clip_ratio_high is {self.clip_ratio_high}, made for gspo's sequence ratios; ppo clips token ratios: "

@@ -1,6 +1,7 @@
 """How far the policy that sampled is from the policy that is trained, token by token.
 
-The numbers come from sums that add over rows and ranks. Names and formulas are verl's (rollout_corr_helper, debug metrics).
+The numbers come from sums that add over rows and ranks. Names and formulas are verl's (rollout_corr_helper, debug
+metrics).
 """
 
 import math
@@ -33,7 +34,19 @@ class MismatchSums:
         log_ratio = (train - roll).clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO)
         ratio = log_ratio.exp()
         difference = (p - q).abs()
-        columns = (torch.ones_like(p), p, q, p * p, q * q, p * q, difference, difference**2, -log_ratio, ratio - log_ratio - 1, ratio**2)
+        columns = (
+            torch.ones_like(p),
+            p,
+            q,
+            p * p,
+            q * q,
+            p * q,
+            difference,
+            difference**2,
+            -log_ratio,
+            ratio - log_ratio - 1,
+            ratio**2,
+        )
         self.sums += torch.stack([column.sum() for column in columns])
         self.max_diff = torch.maximum(self.max_diff, difference.max())
 
@@ -47,7 +60,9 @@ class MismatchSums:
         variances = (s["pp"] - s["p"] ** 2 / n) * (s["qq"] - s["q"] ** 2 / n)
         mean_diff = s["abs_diff"] / n
         return {
-            "training/rollout_actor_probs_pearson_corr": covariance / math.sqrt(variances) if variances > 0 else math.nan,
+            "training/rollout_actor_probs_pearson_corr": covariance / math.sqrt(variances)
+            if variances > 0
+            else math.nan,
             "training/rollout_probs_diff_mean": mean_diff,
             "training/rollout_probs_diff_max": float(self.max_diff),
             "training/rollout_probs_diff_std": math.sqrt(max(s["diff_sq"] / n - mean_diff**2, 0.0)),

@@ -1,4 +1,4 @@
-"""Plain dicts of algorithms, filled by a decorator; a user's module adds to them when a run config names it in `plugins`."""
+"""Plain dicts of algorithms, filled by a decorator; a user's module, named in a config's `plugins`, adds to them."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,6 +1,7 @@
 """Attention over packed rows: each span attends to its prefix and causally to itself, nothing to its neighbours.
 
-Registered with transformers under `NAME`; the model is called with `spans=row.spans`. No mask of the whole row is ever made.
+Registered with transformers under `NAME`; the model is called with `spans=row.spans`. No mask of the whole row is ever
+made.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,9 @@ def packed_attention(
         ValueError: spans do not cover the row, or a sliding window is asked for, which this does not compute.
     """
     if spans is None or [s.start for s in spans[1:]] != [s.end for s in spans[:-1]] or spans[-1].end != query.shape[2]:
-        raise ValueError(f"spans {spans} do not cover the row of {query.shape[2]} tokens; call the model with spans=row.spans")
+        raise ValueError(
+            f"spans {spans} do not cover the row of {query.shape[2]} tokens; call the model with spans=row.spans"
+        )
     if kwargs.get("sliding_window") is not None and kwargs["sliding_window"] < query.shape[2]:
         raise ValueError("this model attends through a sliding window, which packed attention does not compute")
     grouped = query.shape[1] != key.shape[1]

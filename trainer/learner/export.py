@@ -28,7 +28,9 @@ def export_checkpoint(path: Path, target: Path) -> Path:
     checkpoint = Checkpoint.open(path)
     base = Path(checkpoint.model_path)
     if not (base / "config.json").is_file():
-        raise CheckpointError(f"{path}: its base model {base} is gone; put it back, the export takes config and tokenizer from it")
+        raise CheckpointError(
+            f"{path}: its base model {base} is gone; put it back, the export takes config and tokenizer from it"
+        )
     if target.exists():
         raise ExportError(f"{target} exists; choose another folder, or remove it")
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

@@ -40,7 +40,9 @@ class LearnerGroup:
             address, port = await group.actors[0].open_store.remote(await group.actors[0].address.remote())
             await group._all("boot", str(model), address, port)
         elif any(new):
-            raise LearnerError(f"{run_name}: {new.count(False)} of {config.ranks} ranks were alive; stop the run and start it again")
+            raise LearnerError(
+                f"{run_name}: {new.count(False)} of {config.ranks} ranks were alive; stop the run and start it again"
+            )
         return group
 
     @classmethod
@@ -59,7 +61,9 @@ class LearnerGroup:
         """Apply update `step`; see `LearnerRank.update`."""
         records: list[UpdateRecord] = await self._all("update", step, str(batch), temperature)
         if len({record.fingerprint for record in records}) != 1:
-            raise LearnerError(f"after update {step} the ranks disagree on the weights: {[r.fingerprint[:12] for r in records]}")
+            raise LearnerError(
+                f"after update {step} the ranks disagree on the weights: {[r.fingerprint[:12] for r in records]}"
+            )
         return records[0]
 
     async def send_weights(self, version: int, replicas: Sequence[Any], dtype: str, bucket_bytes: int) -> str:

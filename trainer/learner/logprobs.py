@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens in bounded memory: logits of a few hundred tokens exist at a time, never all.
 
-`LogProbHead` takes the place of a model's output head, so that under ZeRO-3 the head's weight is gathered by the hooks of
-its own module, once per pass.
+`LogProbHead` takes the place of a model's output head, so that under ZeRO-3 the head's weight is gathered by the hooks
+of its own module, once per pass.
 """
 
 from typing import Any
@@ -61,7 +61,7 @@ class LogProbHead(nn.Module):
 
     def __init__(self, head: nn.Linear, chunk: int) -> None:
         super().__init__()
-        if head.bias is not None:
+        if getattr(head, "bias", None) is not None:
             raise ValueError("an output head with a bias is not supported")
         self.weight = head.weight  # the very parameter, so that a tie with the embedding survives
         self.chunk = chunk
@@ -75,7 +75,9 @@ class LogProbHead(nn.Module):
 
     def forward(self, hidden: Float[torch.Tensor, "1 N width"]) -> Float[torch.Tensor, "1 N 1"]:
         if self._target is None or hidden.shape[:2] != (1, len(self._target)):
-            raise ValueError(f"hidden states {tuple(hidden.shape)} for targets {None if self._target is None else len(self._target)}")
+            raise ValueError(
+                f"hidden states {tuple(hidden.shape)} for targets {None if self._target is None else len(self._target)}"
+            )
         logprobs, self.entropy = _ChunkedLogProbs.apply(
             hidden[0], self.weight, self._target, self._temperature, self.chunk
         )

@@ -1,8 +1,8 @@
 """Packs rollouts into rows without padding; rollouts of a group share the computation of their common prompt.
 
-A row is a sequence of trees. A tree is a prefix and branches; the prefix attends to itself, a branch to the prefix and to
-itself, positions go on after the prefix. The eight attempts at a task thus cost one prompt instead of eight, with the
-same gradient. A rollout that shares nothing is a tree with an empty prefix and one branch.
+A row is a sequence of trees. A tree is a prefix and branches; the prefix attends to itself, a branch to the prefix and
+to itself, positions go on after the prefix. The eight attempts at a task thus cost one prompt instead of eight, with
+the same gradient. A rollout that shares nothing is a tree with an empty prefix and one branch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -65,7 +65,7 @@ class PackedRow:
 
 
 def pack_rows(samples: Sequence[TrainSample], budget: int) -> list[PackedRow]:
-    """Rows of at most `budget` tokens (more only where one rollout alone is longer), every trained token in exactly one.
+    """Rows of at most `budget` tokens (more only where one rollout alone is longer); each trained token is in one.
 
     Raises:
         AssertionError: a trained token was lost or doubled; a fault of this module.

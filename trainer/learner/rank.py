@@ -21,7 +21,7 @@ from trainer.learner import checkpoint as checkpoints
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packing import PackedRow, TrainSample, dummy_row, pack_rows, split_over_ranks
 from trainer.learner.weights import full_tensors, largest_tensor_bytes
-from trainer.serving.buckets import TensorRecord, as_bytes, fingerprint
+from trainer.serving.buckets import TensorRecord, fingerprint
 from trainer.serving.sender import ReplicaActors, send_weights
 
 
@@ -47,7 +47,9 @@ class LearnerRank:
     Every method that touches weights is a collective: all ranks call it, in the same order, with the same arguments.
     """
 
-    def __init__(self, rank: int, config: LearnerConfig, algorithm: AlgorithmConfig, plugins: Sequence[str] = ()) -> None:
+    def __init__(
+        self, rank: int, config: LearnerConfig, algorithm: AlgorithmConfig, plugins: Sequence[str] = ()
+    ) -> None:
         import importlib
 
         for plugin in plugins:
@@ -90,7 +92,9 @@ class LearnerRank:
         if step == self.updates and self._record is not None:
             return self._record
         if step != self.updates + 1:
-            raise LearnerError(f"asked for update {step}, but the weights are at {self.updates}; restore a checkpoint first")
+            raise LearnerError(
+                f"asked for update {step}, but the weights are at {self.updates}; restore a checkpoint first"
+            )
         samples, mini_batches = _read_mini_batches(Path(batch_path), self.config.mini_batch_size)
         totals = _Totals()
         for mini_batch in mini_batches:
@@ -115,7 +119,7 @@ class LearnerRank:
         return result
 
     def fingerprint(self) -> str:
-        """Digest of all weights, names and types included; the same as a replica reports after a sync in this precision."""
+        """Digest of all weights, names and types included; what a replica reports after a sync in this precision."""
         dtype = getattr(torch, self.config.dtype)
         return fingerprint(TensorRecord.of(name, tensor) for name, tensor in full_tensors(self._engine, dtype, 2**26))
 
@@ -124,7 +128,9 @@ class LearnerRank:
         wire = getattr(torch, dtype)
         tensors = full_tensors(self._engine, wire, bucket_bytes)
         if self.rank == 0:
-            return send_weights(tensors, ReplicaActors(replicas), version, largest_tensor_bytes(self._engine, wire), bucket_bytes)
+            return send_weights(
+                tensors, ReplicaActors(replicas), version, largest_tensor_bytes(self._engine, wire), bucket_bytes
+            )
         for _ in tensors:
             pass
         return None
@@ -146,14 +152,18 @@ class LearnerRank:
         self._record = None
         restored = self.fingerprint()
         if restored != checkpoint.fingerprint:
-            raise LearnerError(f"{path}: restored weights have fingerprint {restored[:12]}, saved were {checkpoint.fingerprint[:12]}")
+            raise LearnerError(
+                f"{path}: restored weights have fingerprint {restored[:12]}, saved were {checkpoint.fingerprint[:12]}"
+            )
         return self.updates
 
     def state(self) -> int:
         """Number of updates applied."""
         return self.updates
 
-    def _mini_batch(self, samples: Sequence[TrainSample], temperature: float, totals: "_Totals", on_policy: bool) -> None:
+    def _mini_batch(
+        self, samples: Sequence[TrainSample], temperature: float, totals: "_Totals", on_policy: bool
+    ) -> None:
         counts = GlobalCounts(len(samples), sum(sample.trained_tokens for sample in samples))
         # a rollout without advantage has no gradient: it counts in the normaliser, but need not be computed
         signal = [sample for sample in samples if sample.advantage != 0 and sample.trained_tokens]

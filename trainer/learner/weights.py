@@ -27,7 +27,7 @@ def largest_tensor_bytes(engine: Any, dtype: torch.dtype) -> int:
 def _buckets(module: torch.nn.Module, bucket_bytes: int) -> Iterator[list[tuple[str, torch.nn.Parameter]]]:
     bucket: list[tuple[str, torch.nn.Parameter]] = []
     size = 0
-    # remove_duplicate=False: an engine may keep its own packed copy of a tied tensor, so it must be sent under both names
+    # remove_duplicate=False: an engine may keep its own packed copy of a tied tensor; it must be sent under both names
     for name, parameter in module.named_parameters(remove_duplicate=False):
         nbytes = _numel(parameter) * parameter.element_size()
         if bucket and size + nbytes > bucket_bytes:

@@ -1,4 +1,4 @@
-"""How weights lie in shared memory while they travel: named tensors back to back in a bounded buffer, with checksums."""
+"""How weights lie in shared memory on their way: named tensors back to back in a bounded buffer, with checksums."""
 
 import hashlib
 import mmap
@@ -47,7 +47,7 @@ def fingerprint(records: Iterable[TensorRecord]) -> str:
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The tensor's bytes, without a copy if it is contiguous and on the CPU."""
-    return memoryview(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
 
 
 class SharedBuffer:
@@ -82,7 +82,9 @@ def fill_buckets(tensors: Iterable[tuple[str, torch.Tensor]], buffer: SharedBuff
     for name, tensor in tensors:
         data = as_bytes(tensor)
         if len(data) > buffer.size:
-            raise WeightSyncError(f"{name} has {len(data)} bytes, the sync buffer {buffer.size}; raise serving.bucket_mib")
+            raise WeightSyncError(
+                f"{name} has {len(data)} bytes, the sync buffer {buffer.size}; raise serving.bucket_mib"
+            )
         if end + len(data) > buffer.size:
             yield bucket
             bucket, end = [], 0

@@ -16,7 +16,11 @@ class ServingConfig(BaseModel):
     window: int = Field(2048, ge=16, description="Longest sequence, prompt and answer together, in tokens")
     max_num_seqs: int = Field(64, ge=1, description="Sequences that a replica decodes at once")
     kv_cache_gib: int = Field(1, ge=1, description="KV cache of a CPU replica, in GiB")
-    gpu_memory_utilization: float = Field(0.6, gt=0, le=1, description="Share of a GPU's memory that a replica may take")
-    enforce_eager: bool = Field(True, description="No CUDA graphs or compilation: starts faster, decodes slower on GPUs")
+    gpu_memory_utilization: float = Field(
+        0.6, gt=0, le=1, description="Share of a GPU's memory that a replica may take"
+    )
+    enforce_eager: bool = Field(
+        True, description="No CUDA graphs or compilation: starts faster, decodes slower on GPUs"
+    )
     bucket_mib: int = Field(64, ge=1, description="Shared memory through which weights are synced, in MiB")
     threads: int | None = Field(None, ge=1, description="CPU threads of a replica; all cores if unset")

@@ -1,8 +1,8 @@
 """Which checkpoint tensors an engine computes with, and whether it computes with the ones it was sent.
 
-vLLM fuses tensors (q, k, v into one), and on CPU repacks them out of sight; a tensor that a sync leaves out keeps its old
-value there and nothing complains. Names are therefore compared with the engine's own full list, tied ones included, and
-columns of every matrix are read back through the very kernel that serves requests.
+vLLM fuses tensors (q, k, v into one), and on CPU repacks them out of sight; a tensor that a sync leaves out keeps its
+old value there and nothing complains. Names are therefore compared with the engine's own full list, tied ones included,
+and columns of every matrix are read back through the very kernel that serves requests.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +78,8 @@ def _computed(fused: Fused, want: torch.Tensor, seed: int) -> torch.Tensor:
     is_lookup = "Embedding" in type(module).__name__
     if want.dim() == 2 and apply is not None and not is_lookup:
         # the bias, if any, is a parameter of its own: take the zero input's answer off
-        width = module.input_size_per_partition if hasattr(module, "input_size_per_partition") else module.embedding_dim
+        linear = hasattr(module, "input_size_per_partition")
+        width: int = getattr(module, "input_size_per_partition" if linear else "embedding_dim")
         columns = _columns(width, seed)
         inputs = torch.zeros(len(columns) + 1, width, dtype=want.dtype, device=want.device)
         inputs[torch.arange(len(columns)), columns] = 1

@@ -70,7 +70,9 @@ class ReplicaPool:
             self._home[session_id] = home
             self._load[home] += 1
         self._requests += 1
-        reference = self.actors[home].generate.remote(prompt_ids, sampling, f"{session_id}-{os.getpid()}-{self._requests}")
+        reference = self.actors[home].generate.remote(
+            prompt_ids, sampling, f"{session_id}-{os.getpid()}-{self._requests}"
+        )
         try:
             generation: Generation = await reference
         except asyncio.CancelledError:
@@ -92,10 +94,12 @@ class ReplicaPool:
         """Raises ReplicaError unless all replicas serve `version`."""
         versions = await self.versions()
         if any(have != version for have in versions):
-            raise ReplicaError(f"replicas serve weight versions {versions}, the run is at {version}: a sync was skipped or failed")
+            raise ReplicaError(
+                f"replicas serve weight versions {versions}, the run is at {version}: a sync was skipped or failed"
+            )
 
     async def require_serving(self) -> None:
-        """Raises an error unless every replica is alive and answers a one-token probe: a dead engine may still say its version."""
+        """Raises an error unless every replica answers a one-token probe: a dead engine may still say its version."""
         versions = await self.versions()
         if None in versions:
             raise ReplicaError(f"replicas serve weight versions {versions}: a sync failed")

@@ -42,7 +42,7 @@ class Replica:
             max_model_len=config.window,
             max_num_seqs=config.max_num_seqs,
             tensor_parallel_size=config.tensor_parallel,
-            # one process for engine and worker: with two, the one that waits spins and takes a core from the one that computes
+            # one process for engine and worker: of two, the one that waits spins and takes a core from the other
             distributed_executor_backend="uni" if config.tensor_parallel == 1 else None,
             gpu_memory_utilization=config.gpu_memory_utilization,
             enforce_eager=config.enforce_eager,
@@ -79,13 +79,12 @@ class Replica:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
+            min_tokens=sampling.min_tokens,
             stop=list(sampling.stop) or None,
             logprobs=0,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        final = None
-        async for final in self._engine.generate({"prompt_token_ids": list(prompt_ids)}, params, request_id=request_id):
-            pass
+        final = await self._final_output(prompt_ids, params, request_id)
         if final is None or not final.finished:
             raise ReplicaError(f"{request_id}: the engine ended the request without an answer")
         answer = final.outputs[0]
@@ -104,11 +103,8 @@ class Replica:
         """Log-probs [tokens - 1] of each token after the first, at temperature 1, under the loaded weights."""
         from vllm import SamplingParams
 
-        final = None
         params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0)
-        request_id = f"score-{os.urandom(8).hex()}"
-        async for final in self._engine.generate({"prompt_token_ids": list(token_ids)}, params, request_id=request_id):
-            pass
+        final = await self._final_output(token_ids, params, f"score-{os.urandom(8).hex()}")
         assert final is not None and final.prompt_logprobs is not None
         pairs = zip(token_ids[1:], final.prompt_logprobs[1:], strict=True)
         return [entry[token].logprob for token, entry in pairs if entry is not None]
@@ -144,7 +140,9 @@ class Replica:
     async def version(self) -> int | None:
         """The weight version served, None while there is none to be trusted."""
         if self._version is not None and int(await self._engine.get_weight_version()) != self._version:
-            raise ReplicaError(f"the engine says version {await self._engine.get_weight_version()}, the replica {self._version}")
+            raise ReplicaError(
+                f"the engine says version {await self._engine.get_weight_version()}, the replica {self._version}"
+            )
         return self._version
 
     async def probe(self) -> None:
@@ -163,6 +161,13 @@ class Replica:
         if self._log_file is not None:
             self._stats.cancel()
         self._engine.shutdown()
+
+    async def _final_output(self, token_ids: Sequence[int], params: Any, request_id: str) -> Any:
+        """The engine's last word on a request, None if it said nothing."""
+        final = None
+        async for output in self._engine.generate({"prompt_token_ids": list(token_ids)}, params, request_id=request_id):
+            final = output
+        return final
 
     async def _log_throughput(self) -> None:
         while True:

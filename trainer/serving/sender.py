@@ -5,7 +5,14 @@ from typing import Any, Protocol
 
 import torch
 
-from trainer.serving.buckets import SharedBuffer, TensorRecord, WeightSyncError, fill_buckets, fingerprint, record_fields
+from trainer.serving.buckets import (
+    SharedBuffer,
+    TensorRecord,
+    WeightSyncError,
+    fill_buckets,
+    fingerprint,
+    record_fields,
+)
 
 
 class SyncTarget(Protocol):

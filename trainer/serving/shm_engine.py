@@ -63,7 +63,7 @@ class ShmWeightTransferEngine(WeightTransferEngine[ShmInit, ShmBucket]):
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
-        # vLLM's worker stays locked in an update whose end raises; so the verdict is kept, and asked for by verified_fingerprint
+        # vLLM's worker stays locked in an update whose end raises: the verdict is kept until verified_fingerprint asks
         self._verdict = self._problem() or fingerprint(self._received.values())
         self._probes.clear()
 
@@ -99,7 +99,9 @@ class ShmWeightTransferEngine(WeightTransferEngine[ShmInit, ShmBucket]):
             return None
         stale = stale_parameters(self.model, self._probes, self._syncs)
         if stale:
-            return WeightSyncError(f"the engine computes with other values than were sent: {stale[:5]} ({len(stale)} in all)")
+            return WeightSyncError(
+                f"the engine computes with other values than were sent: {stale[:5]} ({len(stale)} in all)"
+            )
         return None
 
     def shutdown(self) -> None:
@@ -111,7 +113,7 @@ class ShmWorkerExtension:
 
     def verified_fingerprint(self) -> str:
         """See `ShmWeightTransferEngine.verified_fingerprint`."""
-        return self.weight_transfer_engine.verified_fingerprint()  # type: ignore[attr-defined, no-any-return]
+        return self.weight_transfer_engine.verified_fingerprint()  # type: ignore[attr-defined]
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

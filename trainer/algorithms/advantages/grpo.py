@@ -29,8 +29,8 @@ def grpo(
     if not np.isfinite(rewards).all():
         raise ValueError(f"rewards must be finite, got {rewards[~np.isfinite(rewards)][:3]}")
     members: dict[str, list[int]] = {}
-    for i, group in enumerate(group_ids):
-        members.setdefault(group, []).append(i)
+    for i, group_id in enumerate(group_ids):
+        members.setdefault(group_id, []).append(i)
     advantages = np.zeros_like(rewards)
     for rows in members.values():
         group = rewards[rows]

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 class LossInputs:
     """N trained tokens of S whole rollouts, flat.
 
-    `sample_index` says which rollout a token belongs to; a rollout is never split over two rows, so its tokens are all here.
+    `sample_index` says which rollout a token belongs to; a rollout is never split over rows: its tokens are all here.
     """
 
     logprobs: Float[torch.Tensor, " N"]

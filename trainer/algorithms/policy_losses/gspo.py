@@ -1,6 +1,7 @@
 """Group Sequence Policy Optimization: clips the length-normalised importance ratio of the whole sequence.
 
-Qwen Team, 2025 (arXiv:2507.18071). The exponent 1/|y| puts clip bounds in units of the mean token log-ratio: of order 1e-4.
+Qwen Team, 2025 (arXiv:2507.18071). The exponent 1/|y| puts clip bounds in units of the mean token log-ratio: of order
+1e-4.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Proximal Policy Optimization: clips each token's importance ratio.
 
-Schulman et al., 2017 (arXiv:1707.06347); dual clip: Ye et al., 2019 (arXiv:1912.09729); separate bounds: DAPO, Yu et al., 2025
-(arXiv:2503.14476).
+Schulman et al., 2017 (arXiv:1707.06347); dual clip: Ye et al., 2019 (arXiv:1912.09729); separate bounds: DAPO, Yu et
+al., 2025 (arXiv:2503.14476).
 """
 
 import torch

@@ -1,0 +1,133 @@
+"""Real DeepSpeed ZeRO-3 ranks: exact whatever the packing and the number of ranks, restartable, idempotent."""
+
+import math
+import random
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from trainer.algorithms.config import AlgorithmConfig
+from trainer.batch import make_batch, with_advantages
+from trainer.learner.checkpoint import list_checkpoints
+from trainer.learner.config import LearnerConfig
+from trainer.learner.export import export_checkpoint
+from trainer.learner.group import LearnerGroup
+from trainer.rollout import NO_VERSION, Outcome, Rollout
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("cluster")]
+
+
+def rollout(group: int, number: int, prompt: list[int], answer: list[int]) -> Rollout:
+    n, m = len(prompt), len(answer)
+    return Rollout(
+        session_id=f"s{group}-{number}",
+        task_id=f"t{group}",
+        group_id=f"g{group}",
+        step=1,
+        outcome=Outcome.COMPLETED,
+        token_ids=prompt + answer,
+        loss_mask=[0] * n + [1] * m,
+        logprobs=[math.nan] * n + [-5.5] * m,
+        weight_versions=[NO_VERSION] * n + [0] * m,
+        prompt_length=n,
+        num_turns=1,
+    )
+
+
+def write_batch(path: Path, groups: int = 3, attempts: int = 4, signal: bool = True) -> Path:
+    """Rollouts of very unequal lengths; every second one is good."""
+    rng = random.Random(0)
+    rollouts = []
+    for group in range(groups):
+        prompt = [rng.randrange(256) for _ in range(20 + 10 * group)]
+        for number in range(attempts):
+            rollouts.append(rollout(group, number, prompt, [rng.randrange(256) for _ in range(rng.randrange(1, 60))]))
+    batch = make_batch(rollouts, [float(i % 2) for i in range(len(rollouts))])
+    advantages = [(1.0 if r else -1.0) * signal for r in batch.column("reward").to_pylist()]
+    pq.write_table(with_advantages(batch, advantages), path)
+    return path
+
+
+async def train(model: Path, batch: Path, name: str, **settings: object) -> tuple[list[str], dict[str, float]]:
+    """Fingerprints after two updates, and the metrics of the second."""
+    config = LearnerConfig(**{"lr": 1e-3, "dtype": "float32"} | settings)  # type: ignore[arg-type]
+    group = await LearnerGroup.start(f"learner/{name}", model, config, AlgorithmConfig())
+    try:
+        records = [await group.update(step, batch, 1.0) for step in (1, 2)]
+        return [record.fingerprint for record in records], records[-1].metrics
+    finally:
+        group.shutdown()
+
+
+async def test_gradient_depends_on_neither_packing_nor_ranks(models: dict[str, Path], tmp_path: Path) -> None:
+    batch = write_batch(tmp_path / "batch.parquet")
+    _, one = await train(models["tied"], batch, "one")
+    _, small = await train(models["tied"], batch, "small", micro_batch_tokens=64)
+    # three groups over two ranks: one of them has fewer rows, and must fill up with rows that train nothing
+    _, two = await train(models["tied"], batch, "two", ranks=2, micro_batch_tokens=64)
+    for name in ("actor/grad_norm", "actor/entropy", "actor/pg_loss", "rollout_corr/kl"):
+        assert small[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+        assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+    assert one["actor/ppo_kl"] == 0.0 and one["actor/pg_clipfrac"] == 0.0, "one on-policy step: the ratio is exactly 1"
+
+
+async def test_update_moves_every_tensor_once_and_says_so(models: dict[str, Path], tmp_path: Path) -> None:
+    batch = write_batch(tmp_path / "batch.parquet")
+    group = await LearnerGroup.start("learner/moves", models["untied"], LearnerConfig(lr=1e-3, dtype="float32"), AlgorithmConfig())
+    try:
+        before = await group.fingerprint()
+        first = await group.update(1, batch, 1.0)
+        assert first.fingerprint != before == before
+        assert (await group.update(1, batch, 1.0)).fingerprint == first.fingerprint, "asked twice, done once"
+        assert await group.updates() == 1
+        with pytest.raises(Exception, match="asked for update 3"):
+            await group.update(3, batch, 1.0)
+        path = await group.save(tmp_path / "checkpoints")
+        base = AutoModelForCausalLM.from_pretrained(models["untied"])
+        exported = export_checkpoint(path, tmp_path / "exported")
+        moved = AutoModelForCausalLM.from_pretrained(exported)
+        for (name, old), (_, new) in zip(base.named_parameters(), moved.named_parameters(), strict=True):
+            assert not torch.equal(old, new), f"{name} did not move"
+        second = await group.update(2, batch, 1.0)
+        assert await group.load(path) == 1
+        assert (await group.update(2, batch, 1.0)).fingerprint == second.fingerprint, "a resumed run is the same run"
+        assert [c.step for c in list_checkpoints(tmp_path / "checkpoints")] == [1]
+    finally:
+        group.shutdown()
+
+
+async def test_batch_without_signal_changes_nothing(models: dict[str, Path], tmp_path: Path) -> None:
+    batch = write_batch(tmp_path / "batch.parquet", signal=False)
+    group = await LearnerGroup.start("learner/flat", models["tied"], LearnerConfig(lr=1e-3, dtype="float32"), AlgorithmConfig())
+    try:
+        before = await group.fingerprint()
+        record = await group.update(1, batch, 1.0)
+        assert record.fingerprint == before and await group.updates() == 1
+        assert record.metrics["actor/update_tokens"] == 0
+    finally:
+        group.shutdown()
+
+
+async def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(models: dict[str, Path], tmp_path: Path) -> None:
+    batch = write_batch(tmp_path / "batch.parquet")
+    group = await LearnerGroup.start("learner/logprobs", models["tied"], LearnerConfig(dtype="float32"), AlgorithmConfig())
+    try:
+        packed = await group.logprobs(batch, 0.7)
+    finally:
+        group.shutdown()
+    model = AutoModelForCausalLM.from_pretrained(models["tied"])
+    for row, values in zip(pq.read_table(batch).to_pylist(), packed, strict=True):
+        ids = torch.tensor([row["token_ids"]])
+        with torch.no_grad():
+            logprobs = (model(ids).logits[0, :-1] / 0.7).log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        assert torch.allclose(logprobs[row["prompt_length"] - 1 :], torch.tensor(values), atol=1e-5)
+
+
+async def test_mini_batches_make_several_steps_and_clip(models: dict[str, Path], tmp_path: Path) -> None:
+    batch = write_batch(tmp_path / "batch.parquet")
+    _, metrics = await train(models["tied"], batch, "mini", mini_batch_size=4)
+    assert metrics["actor/ppo_kl"] != 0.0, "later mini-batches are off-policy"
+    assert metrics["actor/pg_clipfrac"] > 0.0

@@ -1,0 +1,130 @@
+"""Whole runs by the command line: two steps end to end, resumed, interrupted, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from support.integration import command, environment, leftovers, testgrad
+
+from tasks.journal import Journal
+
+
+def metrics_of(journal: Journal, step: int) -> dict[str, float]:
+    return json.loads((journal.root / "steps" / f"step_{step:06d}" / "record.json").read_text())["metrics"]
+
+
+def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config: Path, root: Path) -> None:
+    before = leftovers()
+    assert testgrad("up", root=root).returncode == 0
+    try:
+        first = testgrad("train", run_config, root=root)
+        assert first.returncode == 0, first.stdout + first.stderr
+        services = json.loads((root / "services" / "services.json").read_text())
+        _assert_prefect_shows_the_run(services)
+        _assert_mlflow_shows_the_run(root)
+    finally:
+        assert testgrad("down", root=root).returncode == 0
+    journal = Journal(root / "test" / "run")
+    assert journal.finished_steps() == [1, 2]
+    for step in (1, 2):
+        metrics = metrics_of(journal, step)
+        assert metrics["training/rollout_actor_probs_pearson_corr"] > 0.999
+        assert metrics["batch/rollouts"] == 4 and metrics["actor/grad_norm"] > 0
+        assert journal.stage(f"step_{step:06d}", "sync.json")["version"] == step
+    fingerprints = [journal.stage(f"step_{s:06d}", "update.json")["fingerprint"] for s in (1, 2)]
+    assert fingerprints == [journal.stage(f"step_{s:06d}", "sync.json")["fingerprint"] for s in (1, 2)]
+    trials = {path: path.stat().st_mtime_ns for path in (journal.root / "trials").rglob("trial.json")}
+
+    # the checkpoint is lost: the journaled batches give the same weights again, and no trial runs twice
+    (journal.root / "checkpoints" / "global_step_2" / "complete.json").unlink()
+    second = testgrad("train", run_config, "--set", "schedule.total_steps=3", root=root)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "replaying update 2 of 2" in second.stdout
+    assert journal.finished_steps() == [1, 2, 3]
+    assert all(path.stat().st_mtime_ns == changed for path, changed in trials.items())
+    lines = (journal.root / "logs" / "run.log").read_text().splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["step:1", "step:2", "step:3"]
+    assert leftovers() <= before
+
+
+def _assert_prefect_shows_the_run(services: dict) -> None:
+    port = services["prefect"]["port"]
+    api = f"http://127.0.0.1:{port}/api"
+    names = {run["name"] for run in httpx.post(f"{api}/flow_runs/filter", json={}).json()}
+    assert {"train-test-run", "step-1", "step-2", "evaluate-0", "evaluate-2"} <= names
+    tasks = {run["name"] for run in httpx.post(f"{api}/task_runs/filter", json={}).json()}
+    assert {"run_trials step_000001", "verify_trials step_000001", "update_policy step_000002"} <= tasks
+
+
+def _assert_mlflow_shows_the_run(root: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{root}/mlflow.db")
+    experiment = client.get_experiment_by_name("test")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["learner.lr"] == "0.001"
+    history = client.get_metric_history(run.info.run_id, "critic/score/mean")
+    assert [point.step for point in history] == [1, 2]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(
+    run_config: Path, root: Path, ending: signal.Signals
+) -> None:
+    before = leftovers()
+    name = f"interrupted-{ending.name.lower()}"
+    options = ["--set", f"experiment={name}", "--set", "schedule.eval_before=false", "--set", "schedule.eval_after=false"]
+    options += ["--set", "schedule.total_steps=1", "--set", "rollout.concurrency=1"]
+    journal = Journal(root / "test" / name)
+    process = subprocess.Popen(
+        command("train", run_config, *options, root=root), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    )
+    try:
+        _wait_for(lambda: len(journal.trials("step_000001")) > 0 or process.poll() is not None)
+        assert process.poll() is None, "the run ended before it could be interrupted"
+        os.kill(process.pid, ending)
+        process.wait(timeout=60)
+    finally:
+        process.kill()
+    kept = {path: path.stat().st_mtime_ns for path in (journal.root / "trials").rglob("trial.json")}
+    assert kept
+    if ending is signal.SIGINT:
+        assert process.returncode == 130
+        _wait_for(lambda: leftovers() <= before)
+    else:
+        # nobody can tidy up temporary folders here, but no process may survive
+        _wait_for(lambda: not {left for left in leftovers() - before if left.startswith("process")})
+    again = testgrad("train", run_config, *options, root=root)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert journal.finished_steps() == [1] and metrics_of(journal, 1)["batch/rollouts"] == 4
+    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+def _wait_for(condition: object, seconds: float = 240.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "gave up waiting"
+        time.sleep(0.2)
+
+
+def test_export_and_eval_of_a_checkpoint(run_config: Path, root: Path, tmp_path: Path) -> None:
+    options = ["--set", "experiment=exported", "--set", "schedule.total_steps=1", "--set", "schedule.eval_before=false"]
+    trained = testgrad("train", run_config, *options, "--set", "schedule.eval_after=false", root=root)
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    checkpoint = root / "test" / "exported" / "checkpoints" / "global_step_1"
+    exported = subprocess.run(
+        command("export", checkpoint, tmp_path / "model", root=root)[:-2], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert exported.returncode == 0, exported.stdout + exported.stderr
+    scored = testgrad("eval", tmp_path / "model", "--max-tasks", "2", "--attempts", "2", root=root)
+    assert scored.returncode == 0, scored.stdout + scored.stderr
+    assert "pass@1" in scored.stdout and "pass@2" in scored.stdout and "4 of 4 trials scored" in scored.stdout
+    shown = testgrad("trials", "test/exported", root=root)
+    assert "completed" in shown.stdout or "max_turns" in shown.stdout or "overlong" in shown.stdout
