@@ -21,7 +21,7 @@ from trainer.rollout import Sampling
 async def evaluate(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     """Score the weights that the run's replicas serve, those after step `step`."""
     config, label = read_run_config(run), eval_label(step)
-    await sample_heldout(run, label, config.data.heldout_index(run.root), config.evaluation)
+    await sample_heldout(run, label, config.data, config.evaluation)
     emit(Event("stage", label, "evaluation"))
     sampling = Sampling(config.evaluation.temperature, config.evaluation.top_p, config.rollout.max_tokens_per_turn)
     await both(

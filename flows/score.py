@@ -60,7 +60,8 @@ def _config(model: Path, index: str, evaluation: dict[str, Any], overrides: Sequ
     name = f"{model.name}-{hashlib.sha256(f'{model} {index}'.encode()).hexdigest()[:8]}"
     values = yaml.safe_load((Path(__file__).parent.parent / "deployments" / "runs" / "quickstart.yaml").read_text())
     values |= {"project": "scores", "experiment": name, "evaluation": evaluation}
-    values["data"] = {"train": index, "heldout": index} if index != "builtin:kata" else {}
+    if index != "builtin:kata":
+        values["data"] = {"train": index, "heldout": index}
     values["rollout"] |= {"tasks_per_step": 1}
     for override in overrides:
         _override(values, override)

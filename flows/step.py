@@ -25,8 +25,7 @@ from tasks.verify_trials import verify_trials
 async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     """Step `step`, from 1: trials with the weights of version `step - 1`, then weights of version `step`."""
     config, label, started = read_run_config(run), step_label(step), time.monotonic()
-    index = config.data.train_index(run.root)
-    await sample_pool(run, label, step, index, config.data.seed, config.rollout)
+    await sample_pool(run, label, step, config.data, config.rollout)
 
     emit(Event("stage", label, "trials"))
     trials, _ = await both(

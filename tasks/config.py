@@ -17,6 +17,7 @@ class DataConfig(BaseModel):
 
     train: str = Field(BUILTIN_KATA, description=f"Index of the tasks to train on, or `{BUILTIN_KATA}`")
     heldout: str = Field(BUILTIN_KATA, description=f"Index of the tasks to score on, or `{BUILTIN_KATA}`")
+    difficulty: list[str] = Field([], description="Only tasks to which the index gives one of these; all if empty")
     seed: int = Field(0, description="Order in which tasks are drawn")
 
     def train_index(self, root: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.pool.index import PoolError, TaskPointer
+from harness.pool.index import PoolError, TaskPointer, read_index
 
 GROUP_SCHEMA = pa.schema(
     [
@@ -30,6 +30,20 @@ class Group:
     task_path: Path
     cluster: str
     attempts: int
+
+
+def read_pool(index: Path, difficulty: Sequence[str]) -> list[TaskPointer]:
+    """The tasks of an index, of the given difficulties only if any are given.
+
+    Raises:
+        PoolError: the index cannot be used, or no task is of such a difficulty.
+    """
+    pool = read_index(index)
+    chosen = [task for task in pool if not difficulty or task.extra.get("difficulty") in difficulty]
+    if not chosen:
+        known = sorted({str(task.extra.get("difficulty")) for task in pool})
+        raise PoolError(f"data.difficulty is {list(difficulty)}, but {index} has {', '.join(known)}; choose among these")
+    return chosen
 
 
 def draw(pool: Sequence[TaskPointer], count: int, step: int, seed: int) -> list[TaskPointer]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from harness.pool.index import PoolError, read_index
+from harness.pool.index import PoolError
 from harness.pool.kata import build_pool
 from harness.pool.task import Task
 from tasks.config import DataConfig, RolloutConfig
+from tasks.draw import read_pool
 from tasks.progress import Event, emit
 from tasks.run import RunRef
 from trainer.model import ModelConfig, resolve_model
@@ -36,7 +37,9 @@ async def prepare_pools(run: RunRef, data: DataConfig, rollout: RolloutConfig) -
 
 
 def _check(root: Path, data: DataConfig, rollout: RolloutConfig) -> int:
-    train, heldout = read_index(data.train_index(root)), read_index(data.heldout_index(root))
+    train, heldout = (
+        read_pool(index, data.difficulty) for index in (data.train_index(root), data.heldout_index(root))
+    )
     for pointer in (*train, *heldout):
         Task.load(pointer.task_path)
     if rollout.tasks_per_step > len(train):

@@ -97,8 +97,13 @@ class LearnerRank:
             )
         samples, mini_batches = _read_mini_batches(Path(batch_path), self.config.mini_batch_size)
         totals = _Totals()
-        for mini_batch in mini_batches:
-            self._mini_batch(mini_batch, temperature, totals, on_policy=len(mini_batches) == 1)
+        work = [self._prepare(mini_batch) for mini_batch in mini_batches]
+        if len(work) > 1:
+            # the policy that ratios compare with is the one before the first step, for all mini-batches
+            for part in work:
+                part.old_logprobs = [self._old_logprobs(row, temperature) for row in part.rows]
+        for part in work:
+            self._mini_batch(part, temperature, totals)
         self.updates = step
         metrics = totals.reduce() | {
             "actor/lr": float(self._engine.get_lr()[0]),
@@ -161,19 +166,19 @@ class LearnerRank:
         """Number of updates applied."""
         return self.updates
 
-    def _mini_batch(
-        self, samples: Sequence[TrainSample], temperature: float, totals: "_Totals", on_policy: bool
-    ) -> None:
+    def _prepare(self, samples: Sequence[TrainSample]) -> "_Work":
         counts = GlobalCounts(len(samples), sum(sample.trained_tokens for sample in samples))
         # a rollout without advantage has no gradient: it counts in the normaliser, but need not be computed
         signal = [sample for sample in samples if sample.advantage != 0 and sample.trained_tokens]
-        if not signal:
+        rows = self._rows_of_rank(signal) if signal else []
+        return _Work(rows, [None] * len(rows), counts)
+
+    def _mini_batch(self, work: "_Work", temperature: float, totals: "_Totals") -> None:
+        if not work.rows:
             return
-        rows = self._rows_of_rank(signal)
-        old = [None if on_policy else self._old_logprobs(row, temperature) for row in rows]
-        for row, old_logprobs in zip(rows, old, strict=True):
+        for row, old_logprobs in zip(work.rows, work.old_logprobs, strict=True):
             logprobs = self._forward(row, temperature)
-            loss = self._loss(row, logprobs, old_logprobs, counts, totals)
+            loss = self._loss(row, logprobs, old_logprobs, work.counts, totals)
             # ZeRO averages gradients over ranks; the shares must add up
             self._engine.backward(loss * self.config.ranks)
         self._engine.step()
@@ -223,6 +228,15 @@ class LearnerRank:
         loss = aggregate(outputs.losses, inputs, self.algorithm.loss_agg, counts)
         totals.row(row, loss, outputs.metrics, inputs.old_logprobs, self._head.entropy)
         return loss
+
+
+@dataclass
+class _Work:
+    """One mini-batch on this rank: an optimizer step. `old_logprobs` of a row is None where the ratio is 1 by definition."""
+
+    rows: list[PackedRow]
+    old_logprobs: list[Float[torch.Tensor, " N"] | None]
+    counts: GlobalCounts
 
 
 class _Totals:

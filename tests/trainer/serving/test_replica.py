@@ -1,0 +1,170 @@
+"""What a replica refuses: to serve without trusted weights, and to hand on an answer with gaps."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from trainer.rollout import RolloutError, Sampling
+from trainer.serving.replica import Replica, ReplicaError, _spread
+
+
+def span(start, end, version):
+    return SimpleNamespace(start=start, end=end, version=version)
+
+
+def test_spread_of_one_version():
+    assert _spread([span(0, 3, "4")], 3) == [4, 4, 4]
+
+
+def test_spread_over_a_sync_in_the_middle():
+    assert _spread([span(0, 2, "4"), span(2, 3, "5")], 3) == [4, 4, 5]
+
+
+@pytest.mark.parametrize("spans", [None, [], [span(1, 2, "4")]])
+def test_tokens_without_a_span_have_no_version(spans):
+    versions = _spread(spans, 2)
+    assert versions[0] == -1
+
+
+class Engine:
+    """Answers every request alike, and notes what it is told."""
+
+    def __init__(self, **answer):
+        self.answer = SimpleNamespace(
+            **{
+                "token_ids": [5, 6],
+                "logprobs": [{5: SimpleNamespace(logprob=-0.5)}, {6: SimpleNamespace(logprob=-1.0)}],
+                "weight_versions": [span(0, 2, "0")],
+                "finish_reason": "stop",
+            }
+            | answer
+        )
+        self.version, self.finished, self.told, self.params = "0", True, [], None
+
+    async def generate(self, prompt, params, request_id):
+        self.params = params
+        yield SimpleNamespace(finished=self.finished, outputs=[self.answer])
+
+    async def get_weight_version(self):
+        return self.version
+
+    async def update_weight_version(self, version):
+        self.told.append(f"version {version}")
+        self.version = version
+
+    async def collective_rpc(self, method):
+        self.told.append(method)
+        return ["f00"]
+
+    def __getattr__(self, name):
+        async def note(*args, **kwargs):
+            self.told.append(name)
+
+        return note
+
+
+@pytest.fixture
+def make_replica(monkeypatch):
+    """A replica whose engine is a fake; vLLM itself runs in tests/integration."""
+    vllm, params = ModuleType("vllm"), ModuleType("vllm.sampling_params")
+    vllm.SamplingParams = SimpleNamespace
+    params.RequestOutputKind = SimpleNamespace(FINAL_ONLY="final")
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", params)
+
+    def make(**answer):
+        replica = Replica(None)
+        replica._engine = Engine(**answer)
+        return replica
+
+    return make
+
+
+async def generate(replica):
+    return await replica.generate([1, 2], Sampling(0.7, 1.0, 9, stop=("END",)), "request-1")
+
+
+async def test_an_answer_carries_what_the_engine_sampled(make_replica):
+    replica = make_replica()
+    answer = await generate(replica)
+    assert (answer.token_ids, answer.logprobs, answer.weight_versions) == ([5, 6], [-0.5, -1.0], [0, 0])
+    params = replica._engine.params
+    assert (params.temperature, params.max_tokens, params.stop, params.logprobs) == (0.7, 9, ["END"], 0)
+
+
+async def test_a_log_prob_above_zero_by_rounding_is_zero(make_replica):
+    answer = await generate(make_replica(token_ids=[5], logprobs=[{5: SimpleNamespace(logprob=1e-7)}]))
+    assert answer.logprobs == [0.0]
+
+
+async def test_a_missing_log_prob_is_never_zero(make_replica):
+    with pytest.raises(KeyError):
+        await generate(make_replica(logprobs=[{5: SimpleNamespace(logprob=-0.5)}, {7: SimpleNamespace(logprob=-1.0)}]))
+
+
+@pytest.mark.parametrize("logprobs", [None, [{5: SimpleNamespace(logprob=-0.5)}]])
+async def test_log_probs_of_fewer_tokens_are_refused(make_replica, logprobs):
+    with pytest.raises(ReplicaError, match="request-1: 2 tokens, but log-probs of"):
+        await generate(make_replica(logprobs=logprobs))
+
+
+async def test_a_token_without_weight_version_is_refused(make_replica):
+    with pytest.raises(RolloutError, match="weight version -1"):
+        await generate(make_replica(weight_versions=[span(0, 1, "0")]))
+
+
+async def test_an_unfinished_answer_is_refused(make_replica):
+    replica = make_replica()
+    replica._engine.finished = False
+    with pytest.raises(ReplicaError, match="ended the request without an answer"):
+        await generate(replica)
+
+
+@pytest.mark.parametrize(("reason", "told"), [("stop", "stop"), ("length", "length"), ("abort", "abort"), (None, "abort")])
+async def test_finish_reasons(make_replica, reason, told):
+    assert (await generate(make_replica(finish_reason=reason))).finish_reason == told
+
+
+async def test_nothing_is_served_during_a_sync(make_replica):
+    replica = make_replica()
+    await replica.start_sync()
+    assert await replica.version() is None
+    with pytest.raises(ReplicaError, match="sync again before sampling"):
+        await generate(replica)
+    assert await replica.finish_sync(1) == "f00"
+    assert await replica.version() == 1
+    await generate(replica)
+
+
+async def test_weights_are_verified_before_requests_go_on_and_old_prefixes_are_dropped(make_replica):
+    replica = make_replica()
+    await replica.start_sync()
+    await replica.finish_sync(1)
+    assert replica._engine.told == [
+        "pause_generation", "start_weight_update", "finish_weight_update", "verified_fingerprint", "version 1",
+        "reset_prefix_cache", "resume_generation",
+    ]  # fmt: skip
+
+
+async def test_after_a_sync_that_fails_its_check_nothing_is_served(make_replica):
+    replica = make_replica()
+    await replica.start_sync()
+
+    async def differ(method):
+        return ["f00", "f01"]
+
+    replica._engine.collective_rpc = differ
+    with pytest.raises(ReplicaError, match="different weights"):
+        await replica.finish_sync(1)
+    assert await replica.version() is None
+    assert "resume_generation" not in replica._engine.told
+    with pytest.raises(ReplicaError, match="did not complete"):
+        await generate(replica)
+
+
+async def test_an_engine_that_says_another_version_is_not_believed(make_replica):
+    replica = make_replica()
+    replica._engine.version = "3"
+    with pytest.raises(ReplicaError, match="the engine says version 3, the replica 0"):
+        await replica.version()

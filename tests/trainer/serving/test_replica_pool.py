@@ -1,0 +1,103 @@
+"""Sessions stick to a replica, replicas carry about equally many, and all must serve the same weights."""
+
+import asyncio
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from support.scripted import generation
+
+from trainer.rollout import Sampling
+from trainer.serving.pool import ReplicaPool
+from trainer.serving.replica import ReplicaError
+
+
+class Actor:
+    """A Ray actor as the pool sees one: methods with `.remote` that return something to await."""
+
+    def __init__(self, version=0, alive=True):
+        self.served, self.requests, self._version, self._alive = [], [], version, alive
+        for name in ("generate", "version", "probe"):
+            setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}_")))
+
+    async def _generate_(self, prompt_ids, sampling, request_id):
+        self.requests.append(request_id)
+        return generation([len(self.requests)])
+
+    async def _version_(self):
+        return self._version
+
+    async def _probe_(self):
+        if not self._alive:
+            raise ReplicaError("engine is dead")
+
+
+async def ask(pool, *sessions):
+    for session in sessions:
+        await pool.generate([1], Sampling(), session)
+
+
+def sessions_of(actor):
+    return {request.rsplit("-", 2)[0] for request in actor.requests}
+
+
+async def test_a_session_stays_on_its_replica():
+    actors = [Actor(), Actor(), Actor()]
+    pool = ReplicaPool(actors)
+    names = [f"session-{i}" for i in range(9)]
+    await ask(pool, *names, *reversed(names), *names)
+    homes = [sessions_of(actor) for actor in actors]
+    assert sorted(session for home in homes for session in home) == sorted(names)
+    assert [len(home) for home in homes] == [3, 3, 3]
+
+
+async def test_request_ids_never_repeat():
+    actor = Actor()
+    await ask(ReplicaPool([actor]), "a", "a", "b")
+    assert max(Counter(actor.requests).values()) == 1
+
+
+async def test_a_released_session_makes_room():
+    actors = [Actor(), Actor()]
+    pool = ReplicaPool(actors)
+    await ask(pool, "a", "b")
+    pool.release("a")
+    pool.release("a")
+    pool.release("never seen")
+    await ask(pool, "c", "d")
+    assert sessions_of(actors[0]) == {"a", "c"}
+    assert sessions_of(actors[1]) == {"b", "d"} or sessions_of(actors[1]) == {"b"}
+
+
+async def test_cancelling_stops_the_generation(monkeypatch):
+    import ray
+
+    cancelled = []
+    monkeypatch.setattr(ray, "cancel", cancelled.append)
+    forever = asyncio.get_running_loop().create_future()
+    actor = SimpleNamespace(generate=SimpleNamespace(remote=lambda *_: forever))
+    call = asyncio.create_task(ReplicaPool([actor]).generate([1], Sampling(), "a"))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert cancelled == [forever]
+
+
+async def test_all_replicas_must_serve_the_version():
+    pool = ReplicaPool([Actor(version=2), Actor(version=1)])
+    assert await pool.versions() == [2, 1]
+    with pytest.raises(ReplicaError, match=r"versions \[2, 1\], the run is at 2"):
+        await pool.require_version(2)
+    await ReplicaPool([Actor(version=2)] * 2).require_version(2)
+
+
+async def test_an_engine_that_is_dead_behind_its_actor_is_noticed():
+    await ReplicaPool([Actor()]).require_serving()
+    with pytest.raises(ReplicaError, match="dead"):
+        await ReplicaPool([Actor(), Actor(alive=False)]).require_serving()
+
+
+async def test_an_engine_whose_sync_failed_is_noticed():
+    with pytest.raises(ReplicaError, match="a sync failed"):
+        await ReplicaPool([Actor(version=None)]).require_serving()

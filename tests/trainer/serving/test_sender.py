@@ -1,0 +1,78 @@
+"""The learner's end of a sync: order, verification, and collectives that are read to their end."""
+
+import pytest
+import torch
+
+from trainer.serving.buckets import WeightSyncError, fingerprint, read_bucket
+from trainer.serving.sender import send_weights
+
+TENSORS = [(f"layer.{i}.weight", torch.full((8, 4), float(i))) for i in range(6)]
+LARGEST = 8 * 4 * 4
+
+
+class Target:
+    """A replica that keeps what it gets. `fails_at` names the call that raises."""
+
+    def __init__(self, fails_at=None, answer=None):
+        self.calls, self.tensors, self.records = [], {}, []
+        self.fails_at, self.answer = fails_at, answer
+
+    def start_sync(self):
+        self._call("start")
+
+    def receive_bucket(self, bucket):
+        self._call("bucket")
+        for record, tensor in read_bucket(bucket["path"], bucket["size"], bucket["records"]):
+            self.tensors[record.name] = tensor
+            self.records.append(record)
+
+    def finish_sync(self, version):
+        self._call(f"finish {version}")
+        return [fingerprint(self.records)] if self.answer is None else self.answer
+
+    def _call(self, name):
+        self.calls.append(name)
+        if name.split()[0] == self.fails_at:
+            raise ConnectionError(f"lost at {name}")
+
+
+def stream(read):
+    for name, tensor in TENSORS:
+        read.append(name)
+        yield name, tensor
+
+
+def test_every_tensor_arrives_between_start_and_finish():
+    target, read = Target(), []
+    sent = send_weights(stream(read), target, 7, LARGEST, bucket_bytes=2 * LARGEST)
+    assert target.calls == ["start", "bucket", "bucket", "bucket", "finish 7"]
+    assert list(target.tensors) == [name for name, _ in TENSORS]
+    assert all(torch.equal(target.tensors[name], tensor) for name, tensor in TENSORS)
+    assert sent == fingerprint(target.records)
+
+
+def test_a_buffer_smaller_than_the_largest_tensor_grows_to_it():
+    target = Target()
+    send_weights(iter(TENSORS), target, 1, LARGEST, bucket_bytes=1)
+    assert target.calls.count("bucket") == len(TENSORS)
+
+
+@pytest.mark.parametrize("fails_at", ["start", "bucket", "finish"])
+def test_after_a_failure_the_collective_is_still_read_to_its_end(fails_at):
+    """The other ranks are gathering along; a rank that stops reading would leave them waiting."""
+    read = []
+    with pytest.raises(ConnectionError, match=f"lost at {fails_at}"):
+        send_weights(stream(read), Target(fails_at), 7, LARGEST, bucket_bytes=LARGEST)
+    assert read == [name for name, _ in TENSORS]
+
+
+def test_another_fingerprint_raises():
+    with pytest.raises(WeightSyncError, match=r"version 7: replicas hold \['f00'\], the learner sent"):
+        send_weights(iter(TENSORS), Target(answer=["f00"]), 7, LARGEST, LARGEST)
+
+
+def test_one_wrong_replica_among_right_ones_raises():
+    right = send_weights(iter(TENSORS), Target(), 7, LARGEST, LARGEST)
+    with pytest.raises(WeightSyncError):
+        send_weights(iter(TENSORS), Target(answer=[right, "f00"]), 7, LARGEST, LARGEST)
+    assert send_weights(iter(TENSORS), Target(answer=[right, right]), 7, LARGEST, LARGEST) == right
