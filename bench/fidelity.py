@@ -26,7 +26,9 @@ def main() -> None:
     with scratch(options.root) as root:
         prepare(root)
         figures, rows = asyncio.run(_measure(root, options.quick))
-    report("fidelity: engine against learner", ["model", "tokens", "max |diff|", "Pearson", "faults caught"], rows, figures)
+    report(
+        "fidelity: engine against learner", ["model", "tokens", "max |diff|", "Pearson", "faults caught"], rows, figures
+    )
 
 
 async def _measure(root: Path, quick: bool) -> tuple[dict[str, float], list[list[object]]]:
@@ -46,7 +48,8 @@ async def _measure(root: Path, quick: bool) -> tuple[dict[str, float], list[list
         "skipped_sync_caught": int(all(result["caught"] for result in (tied, untied, bf16))),
     }
     rows: list[list[object]] = [
-        [r["name"], r["tokens"], f"{r['diff']:.2e}", f"{r['pearson']:.6f}", "yes" if r["caught"] else "NO"] for r in (tied, untied, bf16)
+        [r["name"], r["tokens"], f"{r['diff']:.2e}", f"{r['pearson']:.6f}", "yes" if r["caught"] else "NO"]
+        for r in (tied, untied, bf16)
     ]
     return figures, rows
 
@@ -62,7 +65,8 @@ async def _compare(name: str, model: Path, dtype: Any, lr: float, updates: int) 
     run = f"fidelity/{model.name}-{dtype}"
     serving = ServingConfig(dtype=dtype, window=256, bucket_mib=8)
     pool, learner = await asyncio.gather(
-        ReplicaPool.start(run, model, serving), LearnerGroup.start(run, model, LearnerConfig(dtype=dtype, lr=lr), AlgorithmConfig())
+        ReplicaPool.start(run, model, serving),
+        LearnerGroup.start(run, model, LearnerConfig(dtype=dtype, lr=lr), AlgorithmConfig()),
     )
     try:
         bucket = serving.bucket_mib * 2**20
@@ -73,14 +77,22 @@ async def _compare(name: str, model: Path, dtype: Any, lr: float, updates: int) 
             await pool.require_version(step)
         batch = await _sample_batch(pool, model, updates + 1, temperature=0.8)
         trained = np.concatenate(await learner.logprobs(batch, 0.8))
-        sampled = np.concatenate([np.array(r["logprobs"])[np.array(r["loss_mask"]) == 1] for r in pq.read_table(batch).to_pylist()])
+        sampled = np.concatenate(
+            [np.array(r["logprobs"])[np.array(r["loss_mask"]) == 1] for r in pq.read_table(batch).to_pylist()]
+        )
         caught = await _faults_caught(pool, learner, model, batch, updates + 1, dtype, bucket)
     finally:
         learner.shutdown()
         await pool.shutdown()
     pearson = float(np.corrcoef(np.exp(trained), np.exp(sampled))[0, 1])
     say(f"{name}: max |diff| {np.abs(trained - sampled).max():.2e}, Pearson {pearson:.6f}, faults caught: {caught}")
-    return {"name": name, "tokens": len(trained), "diff": float(np.abs(trained - sampled).max()), "pearson": pearson, "caught": caught}
+    return {
+        "name": name,
+        "tokens": len(trained),
+        "diff": float(np.abs(trained - sampled).max()),
+        "pearson": pearson,
+        "caught": caught,
+    }
 
 
 async def _sample_batch(pool: Any, model: Path, step: int, temperature: float) -> Path:
@@ -125,7 +137,11 @@ async def _faults_caught(pool: Any, learner: Any, model: Path, batch: Path, step
         return False
     except ReplicaError:
         pass
-    tensors = dict(AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).named_parameters(remove_duplicate=False))
+    tensors = dict(
+        AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).named_parameters(
+            remove_duplicate=False
+        )
+    )
     tensors.pop("lm_head.weight")
     largest = max(tensor.nbytes for tensor in tensors.values())
     try:

@@ -26,14 +26,21 @@ SEEDS = (0, 1, 2)
 def main() -> None:
     """Run the seeds one after the other, each in a process of its own, and compare."""
     options = arguments(__doc__ or "")
-    seeds, steps = (SEEDS[:1], 4) if options.quick else (SEEDS, 16)
+    seeds, steps = (SEEDS[:1], 4) if options.quick else (SEEDS, 18)
     started = time.monotonic()
     with scratch(options.root) as root:
         runs = [_train(root, seed, steps, options.quick) for seed in seeds]
     before, after = _by_function(runs, "before"), _by_function(runs, "after")
     gain = difference_interval(before, after)
     rows = [
-        [run["seed"], run["before"]["mean_reward"], run["after"]["mean_reward"], _first3(run), _last3(run), run["minutes"]]
+        [
+            run["seed"],
+            run["before"]["mean_reward"],
+            run["after"]["mean_reward"],
+            _first3(run),
+            _last3(run),
+            run["minutes"],
+        ]
         for run in runs
     ]
     figures = {

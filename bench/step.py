@@ -28,7 +28,11 @@ def main() -> None:
     wall, floors = sum(row["step"] for row in rows), sum(row["floors"] for row in rows)
     columns = ["step", "wall s", "floors s", "engine", "grading", "update", "memcpy", "ratio"]
     table = [
-        [row["number"], *(float(row[k]) for k in ("step", "floors", "engine", "grading", "update", "memcpy")), row["step"] / row["floors"]]
+        [
+            row["number"],
+            *(float(row[k]) for k in ("step", "floors", "engine", "grading", "update", "memcpy")),
+            row["step"] / row["floors"],
+        ]
         for row in rows
     ]
     report("step: wall time over floors", columns, table, {"overhead_ratio": wall / floors})
@@ -105,10 +109,15 @@ async def _generate(run: Any, trials: list[Any], config: Any) -> None:
     pool = ReplicaPool.attach(run.name)
     rollouts = [rollout for rollout in (trial.rollout() for trial in trials) if rollout is not None]
     requests = [
-        (r.token_ids[: r.prompt_length], replace(config.rollout.sampling, min_tokens=r.response_length, max_tokens=r.response_length))
+        (
+            r.token_ids[: r.prompt_length],
+            replace(config.rollout.sampling, min_tokens=r.response_length, max_tokens=r.response_length),
+        )
         for r in rollouts
     ]
-    await asyncio.gather(*(pool.generate(ids, sampling, f"floor-{i}-{os.getpid()}") for i, (ids, sampling) in enumerate(requests)))
+    await asyncio.gather(
+        *(pool.generate(ids, sampling, f"floor-{i}-{os.getpid()}") for i, (ids, sampling) in enumerate(requests))
+    )
 
 
 async def _grade(trials: list[Any], config: Any) -> None:

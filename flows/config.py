@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,6 +20,7 @@ from trainer.model import ModelConfig
 from trainer.serving.config import ServingConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+MODULE = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
 
 class ConfigError(ValueError):
@@ -45,7 +47,9 @@ class RunConfig(BaseModel):
 
     project: str = Field("testgrad", pattern=NAME, description="Names the MLflow experiment and the folder of its runs")
     experiment: str = Field(pattern=NAME, description="Names this run; the same name goes on where it stopped")
-    plugins: list[str] = Field([], description="Modules to import first, which add to the registries")
+    plugins: list[Annotated[str, Field(pattern=MODULE)]] = Field(
+        [], description="Modules to import first, which add to the registries"
+    )
     model: ModelConfig = Field(ModelConfig(), description="The policy")
     data: DataConfig = Field(DataConfig(), description="The pools")
     rollout: RolloutConfig = Field(RolloutConfig(), description="The trials of a step")
@@ -64,7 +68,10 @@ class RunConfig(BaseModel):
         """Plugins first: they add names that the sections are then checked against."""
         import importlib
 
-        for plugin in values.get("plugins", []) if isinstance(values, dict) else []:
+        plugins = values.get("plugins") if isinstance(values, dict) else None
+        for plugin in plugins if isinstance(plugins, list) else []:
+            if not isinstance(plugin, str) or not re.match(MODULE, plugin):
+                continue  # the field's own check says so
             try:
                 importlib.import_module(plugin)
             except ImportError as error:
@@ -113,7 +120,9 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
         values = yaml.safe_load(path.read_text())
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file") from error
-    except yaml.YAMLError as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected `key: value` lines, found {type(values).__name__}")
@@ -162,7 +171,12 @@ def _override(values: dict[str, Any], override: str) -> None:
     *sections, name = key.split(".")
     target = values
     for section in sections:
-        target = target.setdefault(section, {})
+        if target.get(section) is None:
+            target[section] = {}  # `section:` with nothing below it is an empty one
+        target = target[section]
         if not isinstance(target, dict):
             raise ConfigError(f"override {override!r}: {section} is a value, not a section")
-    target[name] = yaml.safe_load(text)
+    try:
+        target[name] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from error

@@ -41,7 +41,8 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
     emit(Event("note", "", f"journal in {run.journal.root}"))
     finished = _summary_if_finished(run, config)
     if finished is not None:
-        emit(Event("note", "", "this run is complete; raise schedule.total_steps to train on, or take another experiment name"))
+        text = "this run is complete; raise schedule.total_steps to train on, or take another experiment name"
+        emit(Event("note", "", text))
         return finished
     model, _ = await asyncio.gather(prepare_model(run, config.model), prepare_pools(run, config.data, config.rollout))
     with ray_cluster():

@@ -42,7 +42,9 @@ def read_pool(index: Path, difficulty: Sequence[str]) -> list[TaskPointer]:
     chosen = [task for task in pool if not difficulty or task.extra.get("difficulty") in difficulty]
     if not chosen:
         known = sorted({str(task.extra.get("difficulty")) for task in pool})
-        raise PoolError(f"data.difficulty is {list(difficulty)}, but {index} has {', '.join(known)}; choose among these")
+        raise PoolError(
+            f"data.difficulty is {list(difficulty)}, but {index} has {', '.join(known)}; choose among these"
+        )
     return chosen
 
 

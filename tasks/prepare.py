@@ -37,9 +37,7 @@ async def prepare_pools(run: RunRef, data: DataConfig, rollout: RolloutConfig) -
 
 
 def _check(root: Path, data: DataConfig, rollout: RolloutConfig) -> int:
-    train, heldout = (
-        read_pool(index, data.difficulty) for index in (data.train_index(root), data.heldout_index(root))
-    )
+    train, heldout = (read_pool(index, data.difficulty) for index in (data.train_index(root), data.heldout_index(root)))
     for pointer in (*train, *heldout):
         Task.load(pointer.task_path)
     if rollout.tasks_per_step > len(train):

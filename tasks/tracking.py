@@ -63,15 +63,16 @@ class Tracker:
 
     def log_checkpoint(self, path: Path, step: int) -> None:
         """Enter a checkpoint by reference: the shards stay where they are."""
-        import mlflow
+        from mlflow.entities import LoggedModelStatus
 
-        mlflow.set_tracking_uri(self._client.tracking_uri)
-        mlflow.create_external_model(
+        model = self._client.create_logged_model(
+            self._client.get_run(self.run_id).info.experiment_id,
             name=path.name,
             source_run_id=self.run_id,
             model_type="rl-policy",
             params={"path": str(path.resolve()), "step": str(step)},
         )
+        self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
 
     def log_artifact(self, path: Path) -> None:
         """Upload a file of results, such as a plot."""

@@ -76,7 +76,9 @@ async def test_gradient_depends_on_neither_packing_nor_ranks(models: dict[str, P
 
 async def test_update_moves_every_tensor_once_and_says_so(models: dict[str, Path], tmp_path: Path) -> None:
     batch = write_batch(tmp_path / "batch.parquet")
-    group = await LearnerGroup.start("learner/moves", models["untied"], LearnerConfig(lr=1e-3, dtype="float32"), AlgorithmConfig())
+    group = await LearnerGroup.start(
+        "learner/moves", models["untied"], LearnerConfig(lr=1e-3, dtype="float32"), AlgorithmConfig()
+    )
     try:
         before = await group.fingerprint()
         first = await group.update(1, batch, 1.0)
@@ -101,7 +103,9 @@ async def test_update_moves_every_tensor_once_and_says_so(models: dict[str, Path
 
 async def test_batch_without_signal_changes_nothing(models: dict[str, Path], tmp_path: Path) -> None:
     batch = write_batch(tmp_path / "batch.parquet", signal=False)
-    group = await LearnerGroup.start("learner/flat", models["tied"], LearnerConfig(lr=1e-3, dtype="float32"), AlgorithmConfig())
+    group = await LearnerGroup.start(
+        "learner/flat", models["tied"], LearnerConfig(lr=1e-3, dtype="float32"), AlgorithmConfig()
+    )
     try:
         before = await group.fingerprint()
         record = await group.update(1, batch, 1.0)
@@ -111,9 +115,13 @@ async def test_batch_without_signal_changes_nothing(models: dict[str, Path], tmp
         group.shutdown()
 
 
-async def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(models: dict[str, Path], tmp_path: Path) -> None:
+async def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
     batch = write_batch(tmp_path / "batch.parquet")
-    group = await LearnerGroup.start("learner/logprobs", models["tied"], LearnerConfig(dtype="float32"), AlgorithmConfig())
+    group = await LearnerGroup.start(
+        "learner/logprobs", models["tied"], LearnerConfig(dtype="float32"), AlgorithmConfig()
+    )
     try:
         packed = await group.logprobs(batch, 0.7)
     finally:

@@ -80,11 +80,21 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(
 ) -> None:
     before = leftovers()
     name = f"interrupted-{ending.name.lower()}"
-    options = ["--set", f"experiment={name}", "--set", "schedule.eval_before=false", "--set", "schedule.eval_after=false"]
+    options = [
+        "--set",
+        f"experiment={name}",
+        "--set",
+        "schedule.eval_before=false",
+        "--set",
+        "schedule.eval_after=false",
+    ]
     options += ["--set", "schedule.total_steps=1", "--set", "rollout.concurrency=1"]
     journal = Journal(root / "test" / name)
     process = subprocess.Popen(
-        command("train", run_config, *options, root=root), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        command("train", run_config, *options, root=root),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
     )
     try:
         _wait_for(lambda: len(journal.trials("step_000001")) > 0 or process.poll() is not None)
@@ -120,7 +130,11 @@ def test_export_and_eval_of_a_checkpoint(run_config: Path, root: Path, tmp_path:
     assert trained.returncode == 0, trained.stdout + trained.stderr
     checkpoint = root / "test" / "exported" / "checkpoints" / "global_step_1"
     exported = subprocess.run(
-        command("export", checkpoint, tmp_path / "model", root=root)[:-2], env=environment(), capture_output=True, text=True, check=False
+        command("export", checkpoint, tmp_path / "model", root=root)[:-2],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert exported.returncode == 0, exported.stdout + exported.stderr
     scored = testgrad("eval", tmp_path / "model", "--max-tasks", "2", "--attempts", "2", root=root)

@@ -97,7 +97,9 @@ async def test_a_sync_that_lacks_a_tensor_is_caught_and_nothing_is_served(
     assert (await difference(pool, policy))[0] < 1e-4
 
 
-async def test_a_damaged_tensor_is_caught(pool: ReplicaPool, policy: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_tensor_is_caught(
+    pool: ReplicaPool, policy: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from trainer.serving import sender
 
     honest: Any = sender.record_fields

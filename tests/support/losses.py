@@ -6,7 +6,10 @@ from trainer.algorithms.policy_losses.base import LossInputs
 
 
 def make_inputs(
-    lengths: tuple[int, ...] = (3, 1, 5), spread: float = 0.5, advantages: tuple[float, ...] | None = None, seed: int = 0
+    lengths: tuple[int, ...] = (3, 1, 5),
+    spread: float = 0.5,
+    advantages: tuple[float, ...] | None = None,
+    seed: int = 0,
 ) -> LossInputs:
     """Rollouts of these lengths, their tokens interleaved, in double precision; `spread` is the size of log-ratios."""
     generator = torch.Generator().manual_seed(seed)

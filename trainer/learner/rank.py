@@ -232,7 +232,7 @@ class LearnerRank:
 
 @dataclass
 class _Work:
-    """One mini-batch on this rank: an optimizer step. `old_logprobs` of a row is None where the ratio is 1 by definition."""
+    """One mini-batch on this rank: an optimizer step. `old_logprobs` of a row is None where the ratio is 1."""
 
     rows: list[PackedRow]
     old_logprobs: list[Float[torch.Tensor, " N"] | None]

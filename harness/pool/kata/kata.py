@@ -11,6 +11,9 @@ SOLUTION_FILE = "solution.py"
 TEST_MODULE = "test_solution"
 TEST_CLASS = "TestSolution"
 
+EASY_NODES = 17
+"""Largest syntax tree of a function that counts as easy; `return a + b` with its signature has 12 nodes."""
+
 
 @dataclass(frozen=True)
 class Kata:
@@ -33,9 +36,11 @@ class Kata:
 
     @property
     def difficulty(self) -> str:
-        """A hint from the length: one expression, a few lines, or more."""
-        lines = self.source.count("\n")
-        return "easy" if lines <= 2 else "medium" if lines <= 4 else "hard"
+        """A hint from the size: one short expression, a longer one or a few lines, or more."""
+        lines, nodes = self.source.count("\n"), sum(1 for _ in ast.walk(self.tree))
+        if lines <= 2 and nodes <= EASY_NODES:
+            return "easy"
+        return "medium" if lines <= 4 else "hard"
 
     @property
     def instruction(self) -> str:

@@ -39,5 +39,5 @@ def test_another_shape():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_weights_that_are_no_numbers(value):
-    with pytest.raises(ExportError, match="norm.weight holds values that are not finite"):
+    with pytest.raises(ExportError, match=r"norm\.weight holds values that are not finite"):
         verify(BASE, BASE | {"norm.weight": torch.tensor([1.0, value])}, TIED)

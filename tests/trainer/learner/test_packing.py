@@ -1,4 +1,4 @@
-"""Packing with shared prompts: every trained token once, and the hidden state that predicts it sees its own past only."""
+"""Packing with shared prompts: every trained token once, predicted by a hidden state that sees its own past only."""
 
 import math
 from collections import Counter

@@ -53,7 +53,7 @@ class Norm(nn.Module):
 
 
 class Engine(nn.Module):
-    packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}  # noqa: RUF012
+    packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
 
     def __init__(self):
         super().__init__()

@@ -94,8 +94,8 @@ async def test_an_answer_carries_what_the_engine_sampled(make_replica):
 
 
 async def test_a_log_prob_above_zero_by_rounding_is_zero(make_replica):
-    answer = await generate(make_replica(token_ids=[5], logprobs=[{5: SimpleNamespace(logprob=1e-7)}]))
-    assert answer.logprobs == [0.0]
+    answer = await generate(make_replica(logprobs=[{i: SimpleNamespace(logprob=1e-7)} for i in (5, 6)]))
+    assert answer.logprobs == [0.0, 0.0]
 
 
 async def test_a_missing_log_prob_is_never_zero(make_replica):
@@ -121,7 +121,9 @@ async def test_an_unfinished_answer_is_refused(make_replica):
         await generate(replica)
 
 
-@pytest.mark.parametrize(("reason", "told"), [("stop", "stop"), ("length", "length"), ("abort", "abort"), (None, "abort")])
+@pytest.mark.parametrize(
+    ("reason", "told"), [("stop", "stop"), ("length", "length"), ("abort", "abort"), (None, "abort")]
+)
 async def test_finish_reasons(make_replica, reason, told):
     assert (await generate(make_replica(finish_reason=reason))).finish_reason == told
 

@@ -60,13 +60,23 @@ async def test_request_ids_never_repeat():
 async def test_a_released_session_makes_room():
     actors = [Actor(), Actor()]
     pool = ReplicaPool(actors)
-    await ask(pool, "a", "b")
-    pool.release("a")
-    pool.release("a")
+    await ask(pool, "a", "b", "c")
+    pool.release("b")
     pool.release("never seen")
-    await ask(pool, "c", "d")
-    assert sessions_of(actors[0]) == {"a", "c"}
-    assert sessions_of(actors[1]) == {"b", "d"} or sessions_of(actors[1]) == {"b"}
+    await ask(pool, "d", "e")
+    assert [sessions_of(actor) for actor in actors] == [{"a", "c"}, {"b", "d", "e"}]
+
+
+async def test_a_session_is_released_once():
+    actors = [Actor(), Actor()]
+    pool = ReplicaPool(actors)
+    await ask(pool, "a", "b", "c")
+    for _ in range(3):
+        pool.release("a")
+    await ask(pool, "d")
+    assert sessions_of(actors[0]) == {"a", "c", "d"}
+    await ask(pool, "e")
+    assert sessions_of(actors[1]) == {"b", "e"}
 
 
 async def test_cancelling_stops_the_generation(monkeypatch):

@@ -1,8 +1,11 @@
 """The catalogue: every function of the kata pool by name, in the order of its themes."""
 
 from harness.pool.kata.catalogue import (
+    arithmetic,
     bits,
     choices,
+    collections,
+    comparisons,
     dates,
     dicts,
     digits,
@@ -18,10 +21,15 @@ from harness.pool.kata.catalogue import (
     strings,
     text,
     units,
+    words,
 )
 from harness.pool.kata.kata import Kata
 
 _THEMES = (
+    arithmetic,
+    comparisons,
+    collections,
+    words,
     numbers,
     predicates,
     choices,

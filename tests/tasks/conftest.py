@@ -1,0 +1,3 @@
+"""Keeps Prefect away from the home directory."""
+
+import support.quiet_prefect  # noqa: F401
