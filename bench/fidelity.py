@@ -102,7 +102,7 @@ async def _sample_batch(pool: Any, model: Path, step: int, temperature: float) -
 
     rng = random.Random(step)
     prompts = [[rng.randrange(32, 200) for _ in range(24)] for _ in range(4)]
-    sampling = Sampling(temperature=temperature, max_tokens=32, min_tokens=32)
+    sampling = Sampling(temperature=temperature, max_tokens=32)
     answers = await asyncio.gather(
         *(pool.generate(ids, sampling, f"s{step}-{g}-{k}") for g, ids in enumerate(prompts) for k in range(2))
     )

@@ -1,7 +1,7 @@
 """What orchestration costs: a step's wall time over the sum of its floors, measured in the same run on the same data.
 
-The floors of a step, one after the other with the machine to itself: the engine alone generating as many tokens from the
-same prompts; grading alone, all patches of the step; the learner alone updating on the same batch; one copy of the
+The floors of a step, one after the other with the machine to itself: the engine alone generating as many tokens from
+the same prompts; grading alone, all patches of the step; the learner alone updating on the same batch; one copy of the
 weights in memory. A step overlaps trials with grading, so it may come out below their sum.
 """
 

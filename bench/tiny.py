@@ -60,7 +60,7 @@ def tiny_model(path: Path, tied: bool = True, seed: int = 0) -> Path:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,
+        head_dim=32,
         max_position_embeddings=4096,
         tie_word_embeddings=tied,
     )

@@ -33,7 +33,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the policy samples. The trainer divides its logits by the same `temperature`."""
+    """How the policy samples. The trainer divides its logits by the same `temperature`.
+
+    `min_tokens` forbids an early end, which bends the distribution: for measurements, never for rollouts to train on.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0

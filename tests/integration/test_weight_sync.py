@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -25,7 +26,7 @@ def model_folder(request: pytest.FixtureRequest, models: dict[str, Path]) -> Pat
     return models[request.param]
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(cluster: None, model_folder: Path) -> AsyncIterator[ReplicaPool]:
     config = ServingConfig(dtype="float32", window=512)
     pool = await ReplicaPool.start(f"sync/{model_folder.name}", model_folder, config)
@@ -58,7 +59,7 @@ async def sync(pool: ReplicaPool, named: dict[str, torch.Tensor], version: int) 
 
 async def difference(pool: ReplicaPool, policy: torch.nn.Module, temperature: float = 0.8) -> tuple[float, Generation]:
     """Largest difference between the engine's log-probs of what it sampled and the trainer's."""
-    answer = await pool.generate(PROMPT, Sampling(temperature=temperature, max_tokens=48, min_tokens=48), "s")
+    answer = await pool.generate(PROMPT, Sampling(temperature=temperature, max_tokens=48), "s")
     ids = torch.tensor([PROMPT + list(answer.token_ids)])
     with torch.no_grad():
         logprobs = (policy(ids).logits[0, len(PROMPT) - 1 : -1] / temperature).log_softmax(-1)
