@@ -108,7 +108,8 @@ async def _sample_batch(pool: Any, model: Path, step: int, temperature: float) -
     )
     rollouts = [
         Rollout(
-            session_id=f"s{step}-{i}", task_id=f"t{i // 2}", group_id=f"g{i // 2}", step=step, outcome=Outcome.COMPLETED,
+            session_id=f"s{step}-{i}", task_id=f"t{i // 2}", group_id=f"g{i // 2}", step=step,
+            outcome=Outcome.COMPLETED,
             token_ids=[*prompts[i // 2], *answer.token_ids],
             loss_mask=[0] * 24 + [1] * len(answer.token_ids),
             logprobs=[math.nan] * 24 + list(answer.logprobs),

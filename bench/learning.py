@@ -1,7 +1,8 @@
 """Does the policy learn? Three seeds of the quickstart's setting; held-out functions before and after.
 
 The seeds differ in pool (bugs, and which functions are held out), in the order of tasks and in what is sampled. A
-function's scores are averaged over its trials and seeds; the interval is a bootstrap over functions of after minus before.
+function's scores are averaged over its trials and seeds; the interval is a bootstrap over functions of after minus
+before.
 """
 
 import shutil

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from flows.environment import default_root, prepare
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+errors = Console(stderr=True)
 
 Root = Annotated[
     Path, typer.Option("--root", help="Where runs, models and pools are kept", default_factory=default_root)
@@ -207,32 +209,14 @@ def _errors() -> Iterator[None]:
         console.print("\n[bold]stopped[/bold]; the same command goes on where this run stopped", highlight=False)
         sys.exit(130)
     except Exception as error:
-        if os.environ.get("TESTGRAD_DEBUG") or not _is_for_people(error):
+        # an error raised inside an actor arrives wrapped
+        cause = getattr(error, "cause", None) or error
+        if os.environ.get("TESTGRAD_DEBUG") or not _is_ours(cause):
             raise
-        console.print(f"[bold red]error[/bold red] {_message(error)}", highlight=False, soft_wrap=True)
+        errors.print(f"[bold red]error[/bold red] {escape(str(cause))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 
-def _is_for_people(error: BaseException) -> bool:
-    from harness.pool.index import PoolError
-    from harness.pool.task import TaskError
-    from harness.sandbox import SandboxUnavailable
-    from tasks.journal import JournalError
-
-    names = {
-        "ConfigError",
-        "ModelError",
-        "CheckpointError",
-        "ExportError",
-        "ServiceError",
-        "CodecError",
-        "LearnerError",
-        "ReplicaError",
-    }
-    return isinstance(error, (PoolError, TaskError, SandboxUnavailable, JournalError)) or type(error).__name__ in names
-
-
-def _message(error: BaseException) -> str:
-    from rich.markup import escape
-
-    return escape(str(error))
+def _is_ours(error: BaseException) -> bool:
+    """Whether this project raised it for people to read, and not a library or a fault of the code."""
+    return type(error).__module__.partition(".")[0] in ("flows", "tasks", "harness", "trainer", "deployments")

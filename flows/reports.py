@@ -23,7 +23,7 @@ def report_training(console: Console, config: RunConfig, root: Path, summary: di
     if not console.is_terminal:
         console.print(steps_table(steps))
     picture = plot_run(steps, {s: e["mean_reward"] for s, e in evaluations.items()}, journal.root / "score.png")
-    if len(evaluations) > 1:
+    if len(evaluations) > 1 and all(record["clusters"] for record in evaluations.values()):
         _before_after(console, evaluations[min(evaluations)], evaluations[max(evaluations)])
     console.print(f"plot       {picture}", highlight=False, soft_wrap=True)
 
@@ -44,6 +44,9 @@ def report_quickstart(console: Console, config: RunConfig, root: Path, summary: 
 
 def report_evaluation(console: Console, summary: dict[str, Any]) -> None:
     """Scores with their interval and coverage."""
+    if not summary["clusters"]:
+        console.print(f"nothing was scored: of {summary['launched']} trials, left out {summary['left_out']}")
+        return
     interval = mean_interval(summary["clusters"])
     console.print(
         f"mean reward {summary['mean_reward']:.3f}   "

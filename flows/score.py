@@ -1,6 +1,7 @@
 """Score a model folder or a checkpoint by itself, with the serving path, sandbox and grading of training."""
 
 import hashlib
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -57,12 +58,14 @@ async def score_model(
 def _config(model: Path, index: str, evaluation: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
     from flows.config import _override
 
-    name = f"{model.name}-{hashlib.sha256(f'{model} {index}'.encode()).hexdigest()[:8]}"
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", model.name).strip("-")[:40] or "model"
+    name = f"{slug}-{hashlib.sha256(f'{model} {index}'.encode()).hexdigest()[:8]}"
     values = yaml.safe_load((Path(__file__).parent.parent / "deployments" / "runs" / "quickstart.yaml").read_text())
-    values |= {"project": "scores", "experiment": name, "evaluation": evaluation}
+    values |= {"evaluation": evaluation}
     if index != "builtin:kata":
         values["data"] = {"train": index, "heldout": index}
     values["rollout"] |= {"tasks_per_step": 1}
     for override in overrides:
         _override(values, override)
-    return parse_config(values, "eval")
+    # after the overrides: the run of this name is removed before it is made, and must be no other
+    return parse_config(values | {"project": "scores", "experiment": name}, "eval")

@@ -47,7 +47,7 @@ def show_trial(console: Console, journal: Journal, session: str) -> None:
             Panel(Syntax(diff.read_text(), "diff", background_color="default"), title="diff", title_align="left")
         )
     console.print(Panel(_report(trial), title="tests", title_align="left"))
-    console.print(f"{trial.folder}", highlight=False)
+    console.print(str(trial.folder), highlight=False, markup=False)
 
 
 def _trials(journal: Journal, step: int | None) -> list[StoredTrial]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -62,7 +63,7 @@ class RunView:
 
     def _update(self, event: Event) -> None:
         if event.kind == "note":
-            self.console.print(f"[dim]{self._clock()}[/dim] {event.text}", highlight=False)
+            self.console.print(f"[dim]{self._clock()}[/dim] {escape(event.text)}", highlight=False)
         elif event.kind == "stage":
             self._show_bar(event.label, event.text)
         elif event.kind == "trials":

@@ -47,7 +47,7 @@ class RolloutConfig(BaseModel):
     tasks_per_step: int = Field(64, ge=1, description="Tasks drawn a step")
     attempts_per_task: int = Field(8, ge=2, description="Trials of each task: a group")
     temperature: float = Field(
-        1.0, gt=0, description="Sampling temperature; the learner divides its logits by the same"
+        1.0, gt=0, le=10, description="Sampling temperature; the learner divides its logits by the same"
     )
     top_p: float = Field(
         1.0, gt=0, le=1, description="Nucleus of sampling; below 1 the trained distribution is another"
@@ -76,7 +76,7 @@ class EvaluationConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     attempts_per_task: int = Field(4, ge=1, description="Trials of each task")
-    temperature: float = Field(0.7, ge=0, description="Sampling temperature when scoring")
+    temperature: float = Field(0.7, ge=0, le=10, description="Sampling temperature when scoring")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling when scoring")
     max_tasks: int | None = Field(
         None, ge=1, description="Score on this many tasks only, spread over the index; all if unset"

@@ -82,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file that is complete or absent, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with open(partial, "w") as file:
+    with open(partial, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

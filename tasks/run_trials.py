@@ -15,6 +15,7 @@ from harness.sandbox import SandboxConfig, require_isolation, sweep
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialSpec, new_session_id, run_trial_with_retries
 from tasks.draw import Group, read_groups
+from tasks.groups import task_group
 from tasks.policy import staged
 from tasks.progress import Event, emit
 from tasks.run import RunRef
@@ -66,7 +67,7 @@ async def run_trials(
             emit(Event("trials", label, done=sum(outcomes.values()), total=total))
 
     emit(Event("trials", label, done=total - len(missing), total=total))
-    async with ProxyServer(policy, _codec(model), window) as proxy, asyncio.TaskGroup() as trials:
+    async with ProxyServer(policy, _codec(model), window) as proxy, task_group() as trials:
         for group in missing:
             trials.create_task(one(group, proxy))
     return {"outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome}, "seconds": time.monotonic() - started}

@@ -3,7 +3,7 @@
 from prefect import task
 
 from tasks.config import DataConfig, EvaluationConfig, RolloutConfig
-from tasks.draw import as_groups, draw, groups_table, read_pool, spread
+from tasks.draw import as_groups, draw, groups_table, read_groups, read_pool, spread
 from tasks.journal import write_table
 from tasks.policy import staged
 from tasks.run import RunRef
@@ -17,7 +17,7 @@ async def sample_pool(run: RunRef, label: str, step: int, data: DataConfig, roll
     groups = as_groups(draw(pool, rollout.tasks_per_step, step, data.seed), label, rollout.attempts_per_task)
     if not path.is_file():
         write_table(path, groups_table(groups))
-    return sum(group.attempts for group in groups)
+    return sum(group.attempts for group in read_groups(path))
 
 
 @task(**staged("sample_heldout", timeout=300))
@@ -28,4 +28,4 @@ async def sample_heldout(run: RunRef, label: str, data: DataConfig, evaluation: 
     groups = as_groups(spread(pool, evaluation.max_tasks), label, evaluation.attempts_per_task)
     if not path.is_file():
         write_table(path, groups_table(groups))
-    return sum(group.attempts for group in groups)
+    return sum(group.attempts for group in read_groups(path))

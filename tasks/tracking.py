@@ -53,7 +53,7 @@ class Tracker:
 
         if any(
             point.step == step
-            for name in list(metrics)[:1]
+            for name in _first_finite(metrics)
             for point in self._client.get_metric_history(self.run_id, name)
         ):
             return
@@ -92,3 +92,8 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             result[f"{prefix}{key}"] = value
     return result
+
+
+def _first_finite(metrics: Mapping[str, float]) -> list[str]:
+    """The name of a metric that is certain to have been logged: values that are not finite never are."""
+    return [name for name, value in metrics.items() if math.isfinite(value)][:1]

@@ -12,6 +12,7 @@ from harness.pool.task import Task
 from harness.sandbox import SandboxConfig
 from harness.verifier import VerifierConfig, grade
 from tasks.draw import read_groups
+from tasks.groups import task_group
 from tasks.journal import JournalError
 from tasks.policy import staged
 from tasks.progress import Event, emit
@@ -52,7 +53,7 @@ async def verify_trials(run: RunRef, label: str, sandbox: SandboxConfig, verifie
         statuses[str(verdict.status)] += 1
         emit(Event("verdicts", label, done=sum(statuses.values()), total=expected, data=dict(statuses)))
 
-    async with asyncio.TaskGroup() as gradings:
+    async with task_group() as gradings:
         while len(seen) < expected:
             for folder in await asyncio.to_thread(run.journal.trials, label):
                 if folder not in seen:

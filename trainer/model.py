@@ -3,6 +3,7 @@
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,7 +64,12 @@ def check_model_folder(folder: Path) -> None:
             f"model.path: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json beside the weights"
         )
     tokenizer_config = folder / "tokenizer_config.json"
-    inline = tokenizer_config.is_file() and "chat_template" in json.loads(tokenizer_config.read_text())
+    try:
+        inline = tokenizer_config.is_file() and "chat_template" in json.loads(tokenizer_config.read_text())
+    except ValueError as error:
+        raise ModelError(
+            f"model.path: {tokenizer_config} is damaged ({error}); copy it from the model again"
+        ) from error
     if not inline and not any(folder.glob("*chat_template*")):
         raise ModelError(
             f"model.path: the tokenizer in {folder} has no chat template; agents speak in messages. "
@@ -71,7 +77,7 @@ def check_model_folder(folder: Path) -> None:
         )
 
 
-def _publish(make, folder: Path) -> None:  # type: ignore[no-untyped-def]
+def _publish(make: Callable[[Path], None], folder: Path) -> None:
     """Fill a temporary neighbour of `folder` and rename it, so that a folder is complete or absent."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -53,7 +53,7 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
 
 
 def _assert_prefect_shows_the_run(services: dict) -> None:
-    port = services["prefect"]["port"]
+    port = services["servers"]["prefect"]["port"]
     api = f"http://127.0.0.1:{port}/api"
     names = {run["name"] for run in httpx.post(f"{api}/flow_runs/filter", json={}).json()}
     assert {"train-test-run", "step-1", "step-2", "evaluate-0", "evaluate-2"} <= names

@@ -13,7 +13,7 @@ class LearnerConfig(BaseModel):
     ranks: int = Field(1, ge=1, description="ZeRO-3 ranks, each a Ray actor")
     gpus_per_rank: int = Field(0, ge=0, le=1, description="1 to train on GPUs with NCCL, 0 for CPUs with gloo")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="Precision of the forward and backward pass")
-    lr: float = Field(1e-6, gt=0, description="Learning rate of AdamW")
+    lr: float = Field(1e-6, gt=0, lt=1, description="Learning rate of AdamW")
     lr_warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly")
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay")

@@ -109,7 +109,11 @@ def read_bucket(path: str, size: int, records: Iterable[dict[str, Any]]) -> Iter
                 data = bytearray(shared[record.offset : record.offset + record.nbytes])
                 if zlib.crc32(data) != record.crc32:
                     raise WeightSyncError(f"{record.name}: received bytes have another checksum than the learner sent")
-                flat = torch.frombuffer(data, dtype=getattr(torch, record.dtype)) if data else torch.empty(0)
+                flat = (
+                    torch.frombuffer(data, dtype=getattr(torch, record.dtype))
+                    if data
+                    else torch.empty(0, dtype=getattr(torch, record.dtype))
+                )
                 yield record, flat.view(record.shape)
     finally:
         os.close(fd)

@@ -1,6 +1,7 @@
 """The learner's end of a weight sync: streams tensors through a bounded shared buffer to every replica."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any, Protocol
 
 import torch
@@ -61,18 +62,17 @@ def send_weights(
         Exception: what a replica raised; it serves nothing until a later sync succeeds.
     """
     stream = iter(tensors)
-    buffer = SharedBuffer(max(bucket_bytes, largest))
     sent: list[TensorRecord] = []
     try:
-        target.start_sync()
-        for bucket in fill_buckets(stream, buffer):
-            target.receive_bucket({"path": buffer.path, "size": buffer.size, "records": record_fields(bucket)})
-            sent += bucket
-        confirmed = target.finish_sync(version)
+        with closing(SharedBuffer(max(bucket_bytes, largest))) as buffer:
+            target.start_sync()
+            for bucket in fill_buckets(stream, buffer):
+                target.receive_bucket({"path": buffer.path, "size": buffer.size, "records": record_fields(bucket)})
+                sent += bucket
+            confirmed = target.finish_sync(version)
     finally:
         for _ in stream:
             pass
-        buffer.close()
     mine = fingerprint(sent)
     if any(theirs != mine for theirs in confirmed):
         raise WeightSyncError(f"version {version}: replicas hold {sorted(set(confirmed))}, the learner sent {mine}")
