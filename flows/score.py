@@ -16,7 +16,7 @@ from flows.environment import tracking_uri
 from flows.evaluate import evaluate
 from flows.open_run import open_run
 from tasks.journal import eval_label
-from tasks.prepare import prepare_pools
+from tasks.prepare import prepare_pools, prepare_sandbox
 from tasks.start_engines import stop_engines
 from trainer.learner.checkpoint import MARKER
 from trainer.learner.export import export_checkpoint
@@ -43,6 +43,7 @@ async def score_model(
         # an evaluation that is asked for again is made again
         shutil.rmtree(root / config.project / config.experiment, ignore_errors=True)
         run = open_run(config, root, tracking_uri(root))
+        await prepare_sandbox(config.sandbox)
         await prepare_pools(run, config.data, config.rollout)
         with ray_cluster():
             try:

@@ -12,7 +12,7 @@ from flows.evaluate import evaluate
 from flows.open_run import open_run
 from flows.step import rl_step
 from tasks.journal import eval_label, step_label
-from tasks.prepare import prepare_model, prepare_pools
+from tasks.prepare import prepare_model, prepare_pools, prepare_sandbox
 from tasks.progress import Event, emit
 from tasks.recover import recover
 from tasks.run import RunRef
@@ -44,6 +44,7 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
         text = "this run is complete; raise schedule.total_steps to train on, or take another experiment name"
         emit(Event("note", "", text))
         return finished
+    await prepare_sandbox(config.sandbox)
     model, _ = await asyncio.gather(prepare_model(run, config.model), prepare_pools(run, config.data, config.rollout))
     with ray_cluster():
         status = "FAILED"

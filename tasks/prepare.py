@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from harness.pool.index import PoolError
 from harness.pool.kata import build_pool
 from harness.pool.task import Task
+from harness.sandbox import SandboxConfig, require_isolation
 from tasks.config import DataConfig, RolloutConfig
 from tasks.draw import read_pool
 from tasks.progress import Event, emit
@@ -34,6 +35,16 @@ async def prepare_pools(run: RunRef, data: DataConfig, rollout: RolloutConfig) -
     if data.needs_kata:
         await asyncio.to_thread(build_pool, run.root / "pools" / "kata")
     return await asyncio.to_thread(_check, run.root, data, rollout)
+
+
+@task(name="prepare_sandbox", cache_policy=NO_CACHE, retries=0)
+async def prepare_sandbox(sandbox: SandboxConfig) -> None:
+    """Make sure that trials can be isolated, before anything slow starts.
+
+    Raises:
+        SandboxUnavailable: they cannot; the message names the mend.
+    """
+    await asyncio.to_thread(require_isolation, sandbox)
 
 
 def _check(root: Path, data: DataConfig, rollout: RolloutConfig) -> int:

@@ -52,8 +52,9 @@ def ray_cluster() -> Iterator[None]:
         return
     # Ray demands a token of its own accord; given one, it leaves none in the home directory
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    # sockets live in this folder and their paths are limited to about 100 bytes: keep it short
-    folder = tempfile.mkdtemp(prefix="testgrad-ray-", dir="/tmp")
+    # sockets live in this folder and their paths are limited to about 100 bytes: a long one will not do
+    temporary = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix="testgrad-ray-", dir=temporary if len(temporary) < 24 else "/tmp")
     try:
         ray.init(
             namespace=NAMESPACE,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -9,7 +10,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.integration import command, environment, leftovers, testgrad
+from support.integration import (
+    TEMPORARY,
+    command,
+    environment,
+    leftover_files,
+    leftover_processes,
+    shared_memory,
+    testgrad,
+)
 
 from tasks.journal import Journal
 
@@ -19,7 +28,7 @@ def metrics_of(journal: Journal, step: int) -> dict[str, float]:
 
 
 def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config: Path, root: Path) -> None:
-    before = leftovers()
+    before = shared_memory()
     assert testgrad("up", root=root).returncode == 0
     try:
         first = testgrad("train", run_config, root=root)
@@ -49,7 +58,7 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
     assert all(path.stat().st_mtime_ns == changed for path, changed in trials.items())
     lines = (journal.root / "logs" / "run.log").read_text().splitlines()
     assert [line.split(" ")[0] for line in lines] == ["step:1", "step:2", "step:3"]
-    assert leftovers() <= before
+    assert not leftover_processes() and not leftover_files() and shared_memory() <= before
 
 
 def _assert_prefect_shows_the_run(services: dict) -> None:
@@ -78,7 +87,7 @@ def _assert_mlflow_shows_the_run(root: Path) -> None:
 def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(
     run_config: Path, root: Path, ending: signal.Signals
 ) -> None:
-    before = leftovers()
+    before = shared_memory()
     name = f"interrupted-{ending.name.lower()}"
     options = [
         "--set",
@@ -107,10 +116,12 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(
     assert kept
     if ending is signal.SIGINT:
         assert process.returncode == 130
-        _wait_for(lambda: leftovers() <= before)
+        assert not leftover_processes() and not leftover_files() and shared_memory() <= before
     else:
         # nobody can tidy up temporary folders here, but no process may survive
-        _wait_for(lambda: not {left for left in leftovers() - before if left.startswith("process")})
+        _wait_for(lambda: not leftover_processes())
+        for path in TEMPORARY.iterdir():
+            shutil.rmtree(path)
     again = testgrad("train", run_config, *options, root=root)
     assert again.returncode == 0, again.stdout + again.stderr
     assert journal.finished_steps() == [1] and metrics_of(journal, 1)["batch/rollouts"] == 4

@@ -1,14 +1,22 @@
 """Driving the command line, and looking for what it leaves behind."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
 
 TESTGRAD = str(Path(sys.executable).with_name("testgrad"))
 TESTS = Path(__file__).parent.parent
+MARK = "TESTGRAD_TEST_RUN"
+TEMPORARY = Path(tempfile.mkdtemp(prefix="tg-", dir="/tmp"))
+TEMPORARY.chmod(0o755)  # sandboxes, which have users of their own, must reach their workspaces
+"""Where our commands keep temporary files: short, since Ray's sockets live there."""
+atexit.register(shutil.rmtree, TEMPORARY, ignore_errors=True)
 
 
 def command(*arguments: str | Path, root: Path) -> list[str]:
@@ -17,10 +25,15 @@ def command(*arguments: str | Path, root: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """An environment in which the tests' plugin can be imported, and without what this process set for itself."""
+    """An environment in which the tests' plugin can be imported, and by which the run's processes can be told."""
     own = ("PREFECT_", "MLFLOW_", "RAY_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return kept | {"PYTHONPATH": str(TESTS), "OMP_WAIT_POLICY": "PASSIVE"}
+    return kept | {
+        "PYTHONPATH": str(TESTS),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TMPDIR": str(TEMPORARY),
+        MARK: str(TEMPORARY),
+    }
 
 
 def testgrad(*arguments: str | Path, root: Path) -> subprocess.CompletedProcess[str]:
@@ -30,13 +43,23 @@ def testgrad(*arguments: str | Path, root: Path) -> subprocess.CompletedProcess[
     )
 
 
-def leftovers() -> set[str]:
-    """Processes and files that a run makes and must take away again."""
-    ours = ("ray::", "raylet", "gcs_server", "VLLM", "bwrap", "prefect.server", "mlflow")
-    processes = set()
-    for process in psutil.process_iter(["name", "cmdline"]):
-        text = f"{process.info['name']} {' '.join(process.info['cmdline'] or [])}"
-        if any(name in text for name in ours):
-            processes.add(f"process {process.pid} {text[:80]}")
-    temporary = {str(path) for path in Path("/tmp").glob("testgrad-*")}
-    return processes | temporary | {str(path) for path in Path("/dev/shm").iterdir()}
+def leftover_processes() -> list[str]:
+    """Processes that our commands started, directly or not, and that still live."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(TEMPORARY) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+def leftover_files() -> list[str]:
+    """What our commands left in their temporary folder."""
+    return sorted(path.name for path in TEMPORARY.iterdir())
+
+
+def shared_memory() -> set[str]:
+    """Files in shared memory, of all processes of this machine."""
+    return {path.name for path in Path("/dev/shm").iterdir()}
