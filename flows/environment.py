@@ -28,6 +28,7 @@ def prepare(root: Path, quiet: bool = True) -> None:
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
         "PREFECT_HOME": str(root / "prefect"),
+        "TORCHINDUCTOR_CACHE_DIR": str(root / "cache" / "torchinductor"),
         "PREFECT_MEMO_STORE_PATH": str(root / "prefect" / "memo_store.toml"),
         # results are found again by the next process, wherever it is started
         "PREFECT_LOCAL_STORAGE_PATH": str(root / "prefect" / "results"),

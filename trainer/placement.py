@@ -10,6 +10,9 @@ from typing import Any
 
 NAMESPACE = "testgrad"
 
+_folder: str | None = None
+"""Where the private cluster of this process keeps its files."""
+
 
 def cpu_threads() -> int:
     """Cores this process may use."""
@@ -29,6 +32,8 @@ def engine_environment(threads: int) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "INFO",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
+        # sockets and caches of engines go with the cluster, also when an engine dies before it can remove them
+        **({"TMPDIR": _folder, "VLLM_RPC_BASE_PATH": _folder} if _folder else {}),
     }
 
 
@@ -43,6 +48,7 @@ def ray_cluster() -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
+    global _folder
     if os.environ.get("RAY_ADDRESS"):
         ray.init(namespace=NAMESPACE, log_to_driver=False)
         try:
@@ -55,6 +61,7 @@ def ray_cluster() -> Iterator[None]:
     # sockets live in this folder and their paths are limited to about 100 bytes: a long one will not do
     temporary = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix="testgrad-ray-", dir=temporary if len(temporary) < 24 else "/tmp")
+    _folder = folder
     try:
         ray.init(
             namespace=NAMESPACE,
@@ -67,6 +74,7 @@ def ray_cluster() -> Iterator[None]:
         )
         yield
     finally:
+        _folder = None
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
 
