@@ -20,7 +20,9 @@ def prepare(root: Path, quiet: bool = True) -> None:
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_DISABLE_AGENT_HINT": "true",
+        "MLFLOW_LOGGING_LEVEL": "WARNING",
+        # progress is ours to show, and bars of libraries would tear the table
+        "TQDM_DISABLE": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "DS_ACCELERATOR": "cpu" if not Path("/dev/nvidiactl").exists() else "",
