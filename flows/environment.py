@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from deployments import guardian
 from deployments.services import read_services
 
 ROOT_VARIABLE = "TESTGRAD_ROOT"
@@ -16,6 +17,7 @@ def default_root() -> Path:
 def prepare(root: Path, quiet: bool = True) -> None:
     """Point Prefect at the servers of `testgrad up` if they run, else at a private one that ends with the process."""
     root.mkdir(parents=True, exist_ok=True)
+    guardian.start()
     defaults = {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

@@ -60,7 +60,7 @@ def ray_cluster() -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     # sockets live in this folder and their paths are limited to about 100 bytes: a long one will not do
     temporary = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix="testgrad-ray-", dir=temporary if len(temporary) < 24 else "/tmp")
+    folder = tempfile.mkdtemp(prefix=f"testgrad-ray-{os.getpid()}-", dir=temporary if len(temporary) < 24 else "/tmp")
     _folder = folder
     try:
         ray.init(
