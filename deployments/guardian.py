@@ -32,14 +32,19 @@ def start() -> None:
 
 
 def _clear_up(owner: str, temporary: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline, killed = time.monotonic() + 30, set()
     while (left := _marked(owner)) and time.monotonic() < deadline:
+        killed.update(left)
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         time.sleep(0.1)
+    for pid in killed:
+        # semaphores of worker pools, which only their own process would have removed
+        for path in Path("/dev/shm").glob(f"sem.*-{pid}-*"):
+            path.unlink(missing_ok=True)
     for folder in {temporary, Path("/tmp")}:
         for path in folder.glob(f"testgrad-*-{owner.partition('-')[0]}-*"):
             # such as the folder of a private Ray cluster, named for the process that made it
