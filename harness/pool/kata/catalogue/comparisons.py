@@ -93,7 +93,8 @@ KATAS = (
         def both(a, b):
             return a and b
         """,
-        (True, True, True), (True, False, False), (False, True, False), (False, False, False),
+        (True, True, True), (True, False, False), (False, True, False), (False, False, False), (0, 3, 0),
+        (5, 7, 7),
     ),
     kata(
         "comparisons",
@@ -103,7 +104,7 @@ KATAS = (
         def either(a, b):
             return a or b
         """,
-        (True, True, True), (True, False, True), (False, True, True), (False, False, False),
+        (True, True, True), (True, False, True), (False, True, True), (False, False, False), (0, 3, 3), (5, 7, 5),
     ),
     kata(
         "comparisons",
@@ -113,7 +114,7 @@ KATAS = (
         def opposite(a):
             return not a
         """,
-        (True, False), (False, True),
+        (True, False), (False, True), (0, True), (1, False), ('', True), ('x', False),
     ),
     kata(
         "comparisons",
