@@ -21,7 +21,7 @@ def test_model_and_index_name_the_evaluation():
 
 def test_what_was_asked_for_is_what_is_scored():
     config = make(index="/pool/x.parquet", attempts_per_task=8, temperature=0.0, max_tasks=3)
-    assert config.data.heldout_index(Path("/root")) == Path("/pool/x.parquet")
+    assert config.data.heldout_index(Path("/data")) == Path("/pool/x.parquet")
     assert (config.evaluation.attempts_per_task, config.evaluation.temperature, config.evaluation.max_tasks) == (
         8,
         0,
@@ -30,7 +30,7 @@ def test_what_was_asked_for_is_what_is_scored():
 
 
 def test_the_kata_pool_is_the_default():
-    assert make().data.heldout_index(Path("/root")) == Path("/root/pools/kata/heldout.parquet")
+    assert make().data.heldout_index(Path("/data")) == Path("/data/pools/kata/heldout.parquet")
 
 
 def test_overrides_apply():
