@@ -76,7 +76,7 @@ async def _compare(name: str, model: Path, dtype: Any, lr: float, updates: int) 
             await learner.send_weights(step, pool.actors, dtype, bucket)
             await pool.require_version(step)
         batch = await _sample_batch(pool, model, updates + 1, temperature=0.8)
-        trained = np.concatenate(await learner.logprobs(batch, 0.8))
+        trained = (await learner.score(batch, ["old_logprobs"], 0.8, updates=updates))["old_logprobs"]
         sampled = np.concatenate(
             [np.array(r["logprobs"])[np.array(r["loss_mask"]) == 1] for r in pq.read_table(batch).to_pylist()]
         )
@@ -97,7 +97,7 @@ async def _compare(name: str, model: Path, dtype: Any, lr: float, updates: int) 
 
 async def _sample_batch(pool: Any, model: Path, step: int, temperature: float) -> Path:
     """Random prompts, two answers each with opposite advantages: an update that goes somewhere."""
-    from trainer.batch import make_batch, with_advantages
+    from trainer.batch import BatchRow, make_batch, sampled_lengths, with_advantages
     from trainer.rollout import NO_VERSION, Outcome, Rollout, Sampling
 
     rng = random.Random(step)
@@ -118,9 +118,10 @@ async def _sample_batch(pool: Any, model: Path, step: int, temperature: float) -
         )
         for i, answer in enumerate(answers)
     ]  # fmt: skip
-    batch = make_batch(rollouts, [float(i % 2) for i in range(len(rollouts))])
+    batch = make_batch([BatchRow(r, float(i % 2), float(i % 2)) for i, r in enumerate(rollouts)])
+    signs = [2 * reward - 1 for reward in batch.column("reward").to_pylist()]
     path = model / f"batch-{step}.parquet"
-    pq.write_table(with_advantages(batch, [1.0 if r else -1.0 for r in batch.column("reward").to_pylist()]), path)
+    pq.write_table(with_advantages(batch, np.repeat(signs, sampled_lengths(batch))), path)
     return path
 
 

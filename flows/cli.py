@@ -134,6 +134,20 @@ def pool(
 
 
 @app.command()
+def algorithms(
+    plugin: Annotated[list[str] | None, typer.Option(help="A module that registers more; may be repeated")] = None,
+) -> None:
+    """List advantage estimators, policy losses, aggregations and KL estimators: formula, settings, source."""
+    from flows.algorithms_view import print_algorithms
+    from flows.config import import_plugin
+
+    with _errors():
+        for name in plugin or []:
+            import_plugin(name)
+        print_algorithms(console)
+
+
+@app.command()
 def up(root: Root) -> None:
     """Start a Prefect server and MLflow on free local ports; later runs use them."""
     from deployments import services

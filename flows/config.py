@@ -1,6 +1,7 @@
 """The configuration of a run: one model, made of the sections that each part defines beside its own code."""
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Iterable
@@ -13,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from harness.sandbox import SANDBOXES, SandboxConfig
 from harness.scaffolds.base import SCAFFOLDS, ScaffoldConfig
 from harness.verifier import VerifierConfig
-from tasks.config import DataConfig, EvaluationConfig, RolloutConfig
+from tasks.config import DataConfig, EvaluationConfig, FilterConfig, RolloutConfig
+from tasks.reward import RewardConfig
+from trainer.algorithms.check import Finding, StepFacts, check
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.model import ModelConfig
@@ -56,6 +59,8 @@ class RunConfig(BaseModel):
     scaffold: ScaffoldConfig = Field(ScaffoldConfig(), description="The agent")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="Where the agent works")
     verifier: VerifierConfig = Field(VerifierConfig(), description="How patches are graded")
+    reward: RewardConfig = Field(RewardConfig(), description="What a trial earns")
+    filter: FilterConfig = Field(FilterConfig(), description="Which rollouts are trained on")
     algorithm: AlgorithmConfig = Field(AlgorithmConfig(), description="From rewards to gradients")
     learner: LearnerConfig = Field(LearnerConfig(), description="How the policy is trained")
     serving: ServingConfig = Field(ServingConfig(), description="How the policy is served")
@@ -66,18 +71,10 @@ class RunConfig(BaseModel):
     @classmethod
     def _load_plugins(cls, values: Any) -> Any:
         """Plugins first: they add names that the sections are then checked against."""
-        import importlib
-
         plugins = values.get("plugins") if isinstance(values, dict) else None
         for plugin in plugins if isinstance(plugins, list) else []:
-            if not isinstance(plugin, str) or not re.match(MODULE, plugin):
-                continue  # the field's own check says so
-            try:
-                importlib.import_module(plugin)
-            except ImportError as error:
-                raise ValueError(
-                    f"plugins: cannot import {plugin!r} ({error}); install it, or correct the name"
-                ) from error
+            if isinstance(plugin, str) and re.match(MODULE, plugin):  # else the field's own check says so
+                import_plugin(plugin)
         return values
 
     @model_validator(mode="after")
@@ -90,6 +87,11 @@ class RunConfig(BaseModel):
             raise ValueError(
                 f"rollout.max_tokens_per_turn is {self.rollout.max_tokens_per_turn}, which leaves no room for a prompt "
                 f"in serving.window of {self.serving.window} tokens; raise the window or lower the answer"
+            )
+        if self.reward.overlong_buffer and (self.reward.overlong_length or 0) > self.serving.window:
+            raise ValueError(
+                f"reward.overlong_length is {self.reward.overlong_length}, which no answer reaches in "
+                f"serving.window of {self.serving.window} tokens; lower it, or raise the window"
             )
         trials = self.rollout.tasks_per_step * self.rollout.attempts_per_task
         if self.learner.mini_batch_size is not None and self.learner.mini_batch_size > trials:
@@ -104,10 +106,45 @@ class RunConfig(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _means_what_it_says(self) -> Self:
+        errors = [finding.message for finding in self._findings() if finding.level == "error"]
+        if errors:
+            raise ValueError("algorithm: " + "; ".join(errors))
+        return self
+
+    @property
+    def warnings(self) -> list[str]:
+        """What this configuration would do that its author may not expect."""
+        return [finding.message for finding in self._findings() if finding.level == "warning"]
+
+    def _findings(self) -> list[Finding]:
+        facts = StepFacts(
+            attempts_per_task=self.rollout.attempts_per_task,
+            response_tokens=self.rollout.max_tokens_per_turn * self.scaffold.max_turns,
+            ppo_epochs=self.learner.ppo_epochs,
+            has_critic=self.learner.critic is not None,
+            has_reward_function=self.reward.function is not None,
+            has_overlong_penalty=self.reward.overlong_buffer > 0,
+        )
+        return check(self.algorithm, facts)
+
     def identity(self) -> str:
         """Digest of what a run's results depend on: all but its length, its saving and its scoring."""
         fixed = self.model_dump(mode="json", exclude={"schedule", "evaluation"})
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def import_plugin(name: str) -> None:
+    """Import a module that adds to the registries.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(f"plugins: cannot import {name!r} ({error}); install it, or correct the name") from error
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:

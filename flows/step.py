@@ -7,6 +7,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.config import RunConfig
 from flows.open_run import read_run_config
 from tasks.assemble_batch import assemble_batch
 from tasks.compute_advantages import compute_advantages
@@ -15,31 +16,28 @@ from tasks.progress import Event, emit
 from tasks.record_step import record_step
 from tasks.run import RunRef
 from tasks.run_trials import run_trials
-from tasks.sample_pool import sample_pool
+from tasks.sample_pool import refill_pool, sample_pool
+from tasks.score_batch import score_batch
 from tasks.sync_weights import sync_weights
 from tasks.update_policy import update_policy
 from tasks.verify_trials import verify_trials
+from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
+from trainer.algorithms.rollout_correction.advice import warnings_for
 
 
 @flow(name="rl-step", flow_run_name="step-{step}", persist_result=True, result_serializer="json")
 async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     """Step `step`, from 1: trials with the weights of version `step - 1`, then weights of version `step`."""
     config, label, started = read_run_config(run), step_label(step), time.monotonic()
-    await sample_pool(run, label, step, config.data, config.rollout)
-
-    emit(Event("stage", label, "trials"))
-    trials, _ = await both(
-        run_trials(
-            run, label, step, model, config.serving.window, config.rollout.sampling, config.sandbox, config.scaffold,
-            config.rollout.concurrency, config.rollout.infra_attempts,
-        ),
-        verify_trials(run, label, config.sandbox, config.verifier),
-    )  # fmt: skip
+    by_name = "reward_weights" in ADVANTAGE_ESTIMATORS[config.algorithm.adv_estimator].settings
+    greedy = config.algorithm.needs_greedy_trial
+    trials = await collect_trials(run, label, step, model, config, greedy, by_name)
     collected = time.monotonic()
 
+    metrics = await assemble_batch(run, label, config.filter, config.reward, by_name)
+    metrics |= await score_batch(run, label, step, config.algorithm, config.rollout.temperature)
+    metrics |= await compute_advantages(run, label, step, config.algorithm)
     emit(Event("stage", label, "update"))
-    metrics = await assemble_batch(run, label)
-    metrics |= await compute_advantages(run, label, config.algorithm)
     update = await update_policy(run, label, step, config.rollout.temperature)
 
     emit(Event("stage", label, "sync"))
@@ -54,7 +52,49 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
         "timing_s/step": time.monotonic() - started,
         "training/global_step": float(step),
     }
-    return await record_step(run, label, step, metrics)
+    return await record_step(run, label, step, metrics, warnings_for(metrics, config.algorithm.rollout_correction))
+
+
+async def collect_trials(
+    run: RunRef, label: str, step: int, model: Path, config: RunConfig, greedy: bool, by_name: bool
+) -> dict[str, Any]:
+    """Trials of the step's tasks, and of fresh ones while too few groups carry a signal and refills are left.
+
+    Groups that are accepted stay, whatever comes after. Returns the seconds in which trials ran.
+    """
+    await sample_pool(run, label, step, config.data, config.rollout, greedy)
+    emit(Event("stage", label, "trials"))
+    seconds = (await graded_trials(run, label, step, model, config))["seconds"]
+    for refill in range(1, config.filter.refill_rounds + 1):
+        drawn = await for_refill(refill_pool, refill)(
+            run, label, step, refill, config.data, config.rollout, config.filter, config.reward, greedy, by_name
+        )
+        if not drawn:
+            break
+        seconds += (await graded_trials(run, label, step, model, config, refill))["seconds"]
+    return {"seconds": seconds}
+
+
+async def graded_trials(
+    run: RunRef, label: str, step: int, model: Path, config: RunConfig, refill: int = 0
+) -> dict[str, Any]:
+    """Run and grade the trials that a step began with, or those of a refill. Returns what `run_trials` does."""
+    trials, _ = await both(
+        for_refill(run_trials, refill)(
+            run, label, step, model, config.serving.window, config.rollout.sampling, config.sandbox, config.scaffold,
+            config.rollout.concurrency, config.rollout.infra_attempts, refill,
+        ),
+        for_refill(verify_trials, refill)(run, label, config.sandbox, config.verifier, refill),
+    )  # fmt: skip
+    return dict(trials)
+
+
+def for_refill(stage: Any, refill: int) -> Any:
+    """The stage under a name of its own for each refill, by which Prefect's cache and its pages tell them apart."""
+    if not refill:
+        return stage
+    name = f"{stage.name}_refill_{refill}"
+    return stage.with_options(name=name, task_run_name=f"{name} {{label}}")
 
 
 async def both(trials: Any, verdicts: Any) -> tuple[Any, Any]:

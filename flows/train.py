@@ -39,6 +39,8 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
     root = root or default_root()
     run = open_run(config, root, tracking_uri(root))
     emit(Event("note", "", f"journal in {run.journal.root}"))
+    for warning in config.warnings:
+        emit(Event("note", "", f"warning: {warning}"))
     finished = _summary_if_finished(run, config)
     if finished is not None:
         text = "this run is complete; raise schedule.total_steps to train on, or take another experiment name"

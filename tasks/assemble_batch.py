@@ -1,76 +1,196 @@
 """Stage 4 of a step: which rollouts reach the optimizer, and with what reward."""
 
+import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from prefect import task
 
 from harness.verifier.verdict import Status
-from tasks.journal import write_table
+from tasks.config import FilterConfig
+from tasks.draw import Group, read_draws
+from tasks.journal import JournalError, write_table
 from tasks.policy import staged
+from tasks.reward import Reward, RewardConfig, reward_trials
 from tasks.run import RunRef
 from tasks.trial_files import StoredTrial, load_trial
-from trainer.batch import make_batch
+from trainer.batch import BatchRow, make_batch
 from trainer.metrics import distribution
 from trainer.rollout import Outcome, Rollout
+
+NO_FILTER = FilterConfig()
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A trial that can be trained on."""
+    """A trial that can be trained on.
 
-    rollout: Rollout
+    `score` is the verdict's reward, `reward` what shaping made of it, `named` the parts of that. `baseline` is the
+    reward of the group's greedy trial, None if the algorithm needs none.
+    """
+
+    trial: StoredTrial
+    score: float
     reward: float
+    named: Mapping[str, float] = field(default_factory=dict)
+    baseline: float | None = None
+
+    @property
+    def group_id(self) -> str:
+        return self.trial.group_id
+
+    @cached_property
+    def rollout(self) -> Rollout:
+        """The token record, read when it is first asked for: decisions about groups need none."""
+        rollout = self.trial.rollout()
+        if rollout is None:
+            raise JournalError(f"{self.trial.folder} tells of sampled tokens, but has no rollout.parquet")
+        return rollout
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is chosen of a step's trials. `survivors` make up the batch; `greedy` trials only give baselines."""
+
+    draws: Sequence[Sequence[Group]]
+    trials: Sequence[StoredTrial]
+    greedy: Sequence[Scored]
+    survivors: Sequence[Scored]
+    uniform: Sequence[Sequence[Scored]]
+    reasons: Mapping[str, int]
+
+    @property
+    def accepted(self) -> int:
+        """Groups in the batch."""
+        return len({item.group_id for item in self.survivors})
 
 
 @task(**staged("assemble_batch", timeout=600))
-async def assemble_batch(run: RunRef, label: str) -> dict[str, float]:
-    """Write batch.parquet, without advantages yet. Returns metrics of the round's trials."""
-    trials = [load_trial(folder) for folder in run.journal.trials(label)]
-    scored, reasons = filter_trials(trials)
-    survivors = keep_groups(scored, reasons)
-    write_table(
-        run.journal.stage_dir(label) / "batch.parquet",
-        make_batch([s.rollout for s in survivors], [s.reward for s in survivors]),
+async def assemble_batch(
+    run: RunRef, label: str, filters: FilterConfig, reward: RewardConfig, by_name: bool = False
+) -> dict[str, float]:
+    """Write batch.parquet, without advantages yet. Returns metrics of the round's trials.
+
+    Args:
+        by_name: Whether the algorithm tells named rewards apart, so that they too are a group's signal.
+    """
+    chosen = await asyncio.to_thread(select_rollouts, run, label, filters, reward, by_name)
+    rows = [BatchRow(s.rollout, s.score, s.reward, s.named, s.baseline) for s in chosen.survivors]
+    write_table(run.journal.stage_dir(label) / "batch.parquet", make_batch(rows))
+    return (
+        trial_metrics(chosen.trials)
+        | batch_metrics(chosen.survivors)
+        | filter_metrics(chosen.reasons, len(chosen.trials))
+        | group_metrics(chosen)
+        | distribution("critic/greedy_baseline", [item.reward for item in chosen.greedy])
     )
-    return trial_metrics(trials) | batch_metrics(survivors) | filter_metrics(reasons, len(trials))
 
 
-def filter_trials(trials: Sequence[StoredTrial]) -> tuple[list[Scored], Counter[str]]:
+def select_rollouts(run: RunRef, label: str, filters: FilterConfig, reward: RewardConfig, by_name: bool) -> Selection:
+    """What of a step's graded trials can be trained on, as far as the journal goes.
+
+    Raises:
+        RewardError: the reward function failed.
+        JournalError: a trial belongs to none of the step's groups.
+    """
+    draws = read_draws(run.journal.stage_dir(label))
+    groups = {group.group_id: group for draw in draws for group in draw}
+    trials = [load_trial(folder) for folder in run.journal.trials(label)]
+    for trial in trials:
+        if trial.group_id not in groups:
+            raise JournalError(f"{trial.folder}: group {trial.group_id!r} is none of this round's")
+    baselines = {group.group_id: group.baseline_of for group in groups.values() if group.greedy}
+    sampled = [trial for trial in trials if trial.group_id not in baselines]
+
+    scored, reasons = filter_trials(sampled, filters)
+    greedy, _ = filter_trials([trial for trial in trials if trial.group_id in baselines], filters)
+    rewards = reward_trials(run, label, [item.trial for item in (*scored, *greedy)], reward)
+    scored, greedy = shaped(scored, rewards), shaped(greedy, rewards)
+
+    survivors = keep_groups(scored, reasons)
+    if baselines:
+        survivors = with_baselines(survivors, {baselines[item.group_id]: item.reward for item in greedy}, reasons)
+    uniform: list[list[Scored]] = []
+    if filters.drop_uniform_groups:
+        survivors, uniform = split_by_signal(survivors, by_name)
+    return Selection(draws, sampled, greedy, survivors, uniform, reasons)
+
+
+def filter_trials(
+    trials: Sequence[StoredTrial], filters: FilterConfig = NO_FILTER
+) -> tuple[list[Scored], Counter[str]]:
     """Trials with a token record and a verdict; the others leave both their group's baseline and the loss.
 
-    Only what the policy cannot cause is left out: an infrastructure failure of the trial or of its grading, and a trial
-    in which the policy never came to speak.
+    Unless `filters` asks for more, only what the policy cannot cause is left out: an infrastructure failure of the
+    trial or of its grading, and a trial in which the policy never came to speak. Also counts what is left out, by
+    reason. Rewards are the verdicts'.
     """
     scored: list[Scored] = []
     reasons: Counter[str] = Counter()
     for trial in trials:
+        tokens = int(trial.record["response_length"])
         if trial.outcome is Outcome.INFRA_ERROR:
             reasons["infra_error"] += 1
-            continue
-        if trial.verdict is None or trial.verdict.status is Status.INFRA_ERROR:
+        elif trial.verdict is None or trial.verdict.status is Status.INFRA_ERROR:
             reasons["verifier_infra_error"] += 1
-            continue
-        rollout = trial.rollout()
-        if rollout is None or not rollout.response_length:
+        elif trial.outcome in filters.drop_outcomes:
+            reasons[str(trial.outcome)] += 1
+        elif not tokens:
             reasons["nothing_sampled"] += 1
-            continue
-        scored.append(Scored(rollout, trial.verdict.reward))
+        elif tokens < filters.min_response_tokens:
+            reasons["too_short"] += 1
+        else:
+            scored.append(Scored(trial, trial.verdict.reward, trial.verdict.reward))
     return scored, reasons
+
+
+def shaped(scored: Sequence[Scored], rewards: Mapping[str, Reward]) -> list[Scored]:
+    """The same trials with the rewards that their sessions were given."""
+    return [
+        replace(item, reward=reward.reward, named=reward.named)
+        for item in scored
+        for reward in (rewards[item.trial.session_id],)
+    ]
 
 
 def keep_groups(scored: Sequence[Scored], reasons: Counter[str]) -> list[Scored]:
     """Rollouts of groups with at least two survivors; one alone has nothing to be compared with."""
-    groups: dict[str, list[Scored]] = defaultdict(list)
-    for item in scored:
-        groups[item.rollout.group_id].append(item)
+    groups = _by_group(scored)
     reasons["lone_survivor"] += sum(len(group) for group in groups.values() if len(group) < 2)
     return [item for group in groups.values() if len(group) >= 2 for item in group]
 
 
-def filter_metrics(reasons: Counter[str], launched: int) -> dict[str, float]:
+def with_baselines(scored: Sequence[Scored], baselines: Mapping[str, float], reasons: Counter[str]) -> list[Scored]:
+    """Rollouts with the reward of their group's greedy trial; those of a group that lost it are left out."""
+    kept = [replace(item, baseline=baselines[item.group_id]) for item in scored if item.group_id in baselines]
+    reasons["no_greedy_baseline"] += len(scored) - len(kept)
+    return kept
+
+
+def split_by_signal(scored: Sequence[Scored], by_name: bool) -> tuple[list[Scored], list[list[Scored]]]:
+    """Rollouts of groups that can teach something, and the groups that cannot."""
+    groups = _by_group(scored)
+    kept = [item for group in groups.values() if has_signal(group, by_name) for item in group]
+    return kept, [group for group in groups.values() if not has_signal(group, by_name)]
+
+
+def has_signal(group: Sequence[Scored], by_name: bool) -> bool:
+    """Whether rewards of a group differ: from each other, from the greedy baseline, or if `by_name` in one name."""
+    seen = {item.reward for item in group} | {item.baseline for item in group if item.baseline is not None}
+    return len(seen) > 1 or (by_name and any(len({item.named[name] for item in group}) > 1 for name in group[0].named))
+
+
+def _by_group(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
+    groups: dict[str, list[Scored]] = defaultdict(list)
+    for item in scored:
+        groups[item.group_id].append(item)
+    return groups
+
+
+def filter_metrics(reasons: Mapping[str, int], launched: int) -> dict[str, float]:
     """What the trajectory filter took out."""
     invalid = sum(reasons.values())
     return {
@@ -79,22 +199,38 @@ def filter_metrics(reasons: Counter[str], launched: int) -> dict[str, float]:
     } | {f"trajectory_filter/reason/{reason}": float(count) for reason, count in sorted(reasons.items())}
 
 
+def group_metrics(chosen: Selection) -> dict[str, float]:
+    """What the group filter took out, and how often fresh tasks were tried for it.
+
+    As verl counts, an evicted sample is a group. The counts by reward tell groups that failed throughout from groups
+    that passed throughout, by their verdicts; `mixed` are those that shaping made equal.
+    """
+    scores = [{item.score for item in group} for group in chosen.uniform]
+    prefix = "training/filter_groups"
+    return {
+        f"{prefix}/drawn_groups": float(sum(not group.greedy for draw in chosen.draws for group in draw)),
+        f"{prefix}/accepted_groups": float(chosen.accepted),
+        f"{prefix}/refill_rounds": float(len(chosen.draws) - 1),
+        f"{prefix}/evicted_samples": float(len(scores)),
+        f"{prefix}/filtered_reward_counts/0": float(sum(score == {0.0} for score in scores)),
+        f"{prefix}/filtered_reward_counts/1": float(sum(score == {1.0} for score in scores)),
+        f"{prefix}/filtered_reward_counts/mixed": float(sum(len(score) > 1 for score in scores)),
+    }
+
+
 def batch_metrics(scored: Sequence[Scored]) -> dict[str, float]:
     """Rewards, lengths and signal of the batch, under verl's names."""
-    rewards: dict[str, list[float]] = defaultdict(list)
-    for item in scored:
-        rewards[item.rollout.group_id].append(item.reward)
-    values = [item.reward for item in scored]
+    groups = _by_group(scored).values()
     return {
-        **distribution("critic/score", values),
-        **distribution("critic/rewards", values),
+        **distribution("critic/score", [item.score for item in scored]),
+        **distribution("critic/rewards", [item.reward for item in scored]),
         **distribution("response_length", [float(item.rollout.response_length) for item in scored]),
         **distribution("prompt_length", [float(item.rollout.prompt_length) for item in scored]),
         "batch/rollouts": float(len(scored)),
-        "batch/groups": float(len(rewards)),
-        "batch/groups_with_signal": float(sum(len(set(group)) > 1 for group in rewards.values())),
-        "batch/solve_none": float(sum(not any(group) for group in rewards.values())),
-        "batch/solve_all": float(sum(all(group) for group in rewards.values())),
+        "batch/groups": float(len(groups)),
+        "batch/groups_with_signal": float(sum(len({item.reward for item in group}) > 1 for group in groups)),
+        "batch/solve_none": float(sum(not any(item.score for item in group) for group in groups)),
+        "batch/solve_all": float(sum(all(item.score for item in group) for group in groups)),
     }
 
 

@@ -1,25 +1,115 @@
-"""Stage 5 of a step: from rewards to advantages, group by group."""
+"""Stage 6 of a step: from rewards to advantages, group by group."""
 
-import numpy as np
+from typing import Any
+
+import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from prefect import task
 
-from tasks.journal import write_table
+from tasks.journal import step_label, write_json, write_table
 from tasks.policy import staged
 from tasks.run import RunRef
+from trainer.algorithms.advantages.base import AdvantageInputs, number_groups
+from trainer.algorithms.batch_metrics import batch_metrics
 from trainer.algorithms.config import AlgorithmConfig
-from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
-from trainer.batch import BATCH_SCHEMA, with_advantages
-from trainer.metrics import distribution
+from trainer.algorithms.kl import next_coef
+from trainer.algorithms.kl_config import KLConfig
+from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, KL_ESTIMATORS
+from trainer.batch import BATCH_SCHEMA, sampled_lengths, with_advantages
+
+DONE = "advantages.json"
 
 
-@task(**staged("compute_advantages", timeout=600))
-async def compute_advantages(run: RunRef, label: str, algorithm: AlgorithmConfig) -> dict[str, float]:
-    """Add the advantage column to batch.parquet. Returns metrics."""
-    path = run.journal.stage_dir(label) / "batch.parquet"
-    batch = pq.read_table(path).select(BATCH_SCHEMA.names)
-    estimator = ADVANTAGE_ESTIMATORS[algorithm.adv_estimator]
-    rewards = np.array(batch.column("reward").to_pylist(), dtype=np.float64)
-    advantages = estimator(rewards, batch.column("group_id").to_pylist(), norm_by_std=algorithm.norm_adv_by_std)
-    write_table(path, with_advantages(batch, advantages.tolist()))
-    return distribution("critic/advantages", advantages.tolist())
+@task(**staged("compute_advantages", timeout=3600))
+async def compute_advantages(run: RunRef, label: str, step: int, algorithm: AlgorithmConfig) -> dict[str, float]:
+    """Add the columns that the learner trains on to batch.parquet. Returns metrics of the batch."""
+    folder = run.journal.stage_dir(label)
+    known = run.journal.stage(label, DONE)
+    if known is not None and "advantages" in pq.read_schema(folder / "batch.parquet").names:
+        return dict(known["metrics"])
+    batch = pq.read_table(folder / "batch.parquet").select(BATCH_SCHEMA.names)
+    scores = _read_scores(folder / "scores.parquet")
+    coef = _reward_kl_coef(run, step, algorithm.kl)
+    inputs, divergence = advantage_inputs(batch, scores, algorithm, coef)
+    result = ADVANTAGE_ESTIMATORS[algorithm.adv_estimator].function(inputs, algorithm)
+    learned = {"returns": result.returns} | {name: scores.get(name) for name in ("values", "ref_logprobs")}
+    columns = {name: column.numpy() for name, column in learned.items() if column is not None}
+    write_table(folder / "batch.parquet", with_advantages(batch, result.advantages.numpy(), **columns))
+    metrics = batch_metrics(
+        _column(batch, "score"),
+        inputs.group_index,
+        inputs.lengths,
+        _column(batch, "prompt_length"),
+        _column(batch, "num_turns"),
+        result.advantages,
+        shaped_rewards=inputs.scores,
+        returns=result.returns,
+        values=inputs.values,
+    )
+    kl_state: dict[str, Any] = {}
+    if divergence is not None:
+        kl_state = {"coef": coef, "measured": float(divergence.mean()), "rollouts": batch.num_rows}
+        metrics |= {"actor/reward_kl_penalty": kl_state["measured"], "actor/reward_kl_penalty_coeff": coef}
+    # last, for it says that the batch is whole
+    write_json(folder / DONE, {"metrics": metrics, "kl": kl_state})
+    return metrics
+
+
+def advantage_inputs(
+    batch: pa.Table, scores: dict[str, torch.Tensor], algorithm: AlgorithmConfig, kl_coef: float
+) -> tuple[AdvantageInputs, torch.Tensor | None]:
+    """What the estimator sees, and the divergence of each sampled token where it is part of the reward.
+
+    Raises:
+        ValueError: rollouts with differently named rewards.
+    """
+    divergence = None
+    if algorithm.kl.in_reward and batch.num_rows:
+        estimator = KL_ESTIMATORS[algorithm.kl.estimator].function
+        divergence = estimator(scores["old_logprobs"], scores["ref_logprobs"])
+    baselines = batch.column("greedy_baseline")
+    inputs = AdvantageInputs(
+        rewards=_column(batch, "reward"),
+        group_index=number_groups(batch.column("group_id").to_pylist()),
+        lengths=torch.from_numpy(sampled_lengths(batch)).long(),
+        named_rewards=_named_rewards(batch),
+        baselines=None if baselines.null_count else _column(batch, "greedy_baseline"),
+        penalties=None if divergence is None else kl_coef * divergence,
+        values=scores.get("values"),
+        old_logprobs=scores.get("old_logprobs"),
+        sum_pi_squared=scores.get("sum_pi_squared"),
+    )
+    return inputs, divergence
+
+
+def _column(batch: pa.Table, name: str) -> torch.Tensor:
+    return torch.tensor(batch.column(name).to_pylist(), dtype=torch.float64)
+
+
+def _named_rewards(batch: pa.Table) -> dict[str, torch.Tensor]:
+    rows = [dict(row or {}) for row in batch.column("named_rewards").to_pylist()]
+    names = sorted(set().union(*rows))
+    for row, session in zip(rows, batch.column("session_id").to_pylist(), strict=True):
+        if sorted(row) != names:
+            raise ValueError(
+                f"{session}: named rewards {sorted(row)}, but other trials have {names}; "
+                "reward.function must return the same names for every trial"
+            )
+    return {name: torch.tensor([row[name] for row in rows], dtype=torch.float64) for name in names}
+
+
+def _read_scores(path: Any) -> dict[str, torch.Tensor]:
+    if not path.is_file():
+        return {}
+    table = pq.read_table(path)
+    return {name: torch.from_numpy(table.column(name).to_numpy().copy()) for name in table.column_names}
+
+
+def _reward_kl_coef(run: RunRef, step: int, kl: KLConfig) -> float:
+    """The weight of this step, from what the step before measured: the journal is the controller's memory."""
+    before = run.journal.stage(step_label(step - 1), DONE) if step > 1 else None
+    state = (before or {}).get("kl")
+    if kl.controller == "fixed" or not state:
+        return kl.coef
+    return next_coef(state["coef"], state["measured"], state["rollouts"], kl)

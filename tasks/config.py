@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer.rollout import Sampling
+from trainer.rollout import Outcome, Sampling
 
 BUILTIN_KATA = "builtin:kata"
 
@@ -68,6 +68,34 @@ class RolloutConfig(BaseModel):
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.top_p, self.max_tokens_per_turn)
+
+
+class FilterConfig(BaseModel):
+    """Which rollouts and groups leave the batch; they then count in no baseline, no loss and no normaliser."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    drop_outcomes: list[Outcome] = Field(
+        [], description="Trials that ended so are left out; infra_error is left out always"
+    )
+    min_response_tokens: int = Field(0, ge=0, description="Trials with fewer sampled tokens are left out")
+    drop_uniform_groups: bool = Field(False, description="Leave out groups whose rewards are all equal")
+    refill_rounds: int = Field(
+        0, ge=0, description="How often a step may try fresh tasks in the place of groups that were left out (DAPO)"
+    )
+
+    @model_validator(mode="after")
+    def _leaves_something(self) -> Self:
+        if Outcome.INFRA_ERROR in self.drop_outcomes:
+            raise ValueError("drop_outcomes names infra_error, which is left out always; take it off the list")
+        if set(self.drop_outcomes) | {Outcome.INFRA_ERROR} == set(Outcome):
+            raise ValueError("drop_outcomes names every outcome, so nothing is left to train on; take one off the list")
+        if self.refill_rounds and not self.drop_uniform_groups:
+            raise ValueError(
+                f"refill_rounds is {self.refill_rounds}, but groups without signal stay in the batch; "
+                "set drop_uniform_groups: true, or refill_rounds: 0"
+            )
+        return self
 
 
 class EvaluationConfig(BaseModel):

@@ -1,8 +1,10 @@
 """Stage 2 of a step: the fan-out, all trials of a round in one Prefect task, each journaled as it ends."""
 
 import asyncio
+import dataclasses
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from harness.proxy.server import ProxyServer
 from harness.sandbox import SandboxConfig, require_isolation, sweep
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialSpec, new_session_id, run_trial_with_retries
-from tasks.draw import Group, read_groups
+from tasks.draw import Group, groups_path, read_groups
 from tasks.groups import task_group
 from tasks.policy import staged
 from tasks.progress import Event, emit
@@ -36,18 +38,22 @@ async def run_trials(
     scaffold: ScaffoldConfig,
     concurrency: int,
     infra_attempts: int,
+    refill: int = 0,
 ) -> dict[str, Any]:
     """Run the trials of a round that have not ended yet. Returns counts of outcomes and the seconds taken.
 
-    Policy weights must be those after step `step - 1`, or after `step` for an evaluation; the caller has synced them.
+    Only those of the groups that the round began with, or of those that refill `refill` added. Policy weights must be
+    those after step `step - 1`, or after `step` for an evaluation; the caller has synced them.
     """
     started = time.monotonic()
     require_isolation(sandbox)
     sweep(sandbox.root)
     folder = run.journal.trials_dir(label)
-    groups = read_groups(run.journal.stage_dir(label) / "groups.parquet")
-    outcomes = Counter(load_trial(trial).outcome for trial in run.journal.trials(label))
-    missing = _missing(run, label, groups)
+    groups = read_groups(groups_path(run.journal.stage_dir(label), refill))
+    ended = [load_trial(trial) for trial in run.journal.trials(label)]
+    ids = {group.group_id for group in groups}
+    outcomes = Counter(trial.outcome for trial in ended if trial.group_id in ids)
+    missing = missing_trials(groups, Counter(trial.group_id for trial in ended))
     total = sum(group.attempts for group in groups)
     limit = asyncio.Semaphore(concurrency)
     policy = ReplicaPool.attach(run.name)
@@ -55,8 +61,9 @@ async def run_trials(
     async def one(group: Group, proxy: ProxyServer) -> None:
         async with limit:
             spec = TrialSpec(
-                new_session_id(group.task_id), group.group_id, group.task_id, group.task_path, step, sampling
-            )
+                new_session_id(group.task_id), group.group_id, group.task_id, group.task_path, step,
+                greedily(sampling) if group.greedy else sampling,
+            )  # fmt: skip
             result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, attempts=infra_attempts)
             policy.release(result.spec.session_id)
             if result.outcome is Outcome.INFRA_ERROR:
@@ -73,10 +80,17 @@ async def run_trials(
     return {"outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome}, "seconds": time.monotonic() - started}
 
 
-def _missing(run: RunRef, label: str, groups: list[Group]) -> list[Group]:
-    """One entry for each trial still to be run, by group: groups are keyed by id, trials within one are alike."""
-    ended = Counter(load_trial(trial).group_id for trial in run.journal.trials(label))
-    return [group for group in groups for _ in range(group.attempts - ended[group.group_id])]
+def missing_trials(groups: Sequence[Group], ended: Mapping[str, int]) -> list[Group]:
+    """One entry for each trial still to be run, by group: groups are keyed by id, trials within one are alike.
+
+    `ended` counts the trials that each group has already.
+    """
+    return [group for group in groups for _ in range(group.attempts - ended.get(group.group_id, 0))]
+
+
+def greedily(sampling: Sampling) -> Sampling:
+    """The most likely token each time. Log-probs are then those at temperature 1; nothing is trained on them."""
+    return dataclasses.replace(sampling, temperature=0.0, top_p=1.0)
 
 
 @lru_cache(maxsize=4)

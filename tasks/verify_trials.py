@@ -11,37 +11,39 @@ from prefect import task
 from harness.pool.task import Task
 from harness.sandbox import SandboxConfig
 from harness.verifier import VerifierConfig, grade
-from tasks.draw import read_groups
+from tasks.draw import read_draws
 from tasks.groups import task_group
 from tasks.journal import JournalError
 from tasks.policy import staged
 from tasks.progress import Event, emit
 from tasks.run import RunRef
-from tasks.trial_files import load_trial, store_verdict
+from tasks.trial_files import StoredTrial, load_trial, store_verdict
 from trainer.rollout import Outcome
 
 POLL_SECONDS = 0.1
 
 
 @task(**staged("verify_trials"))
-async def verify_trials(run: RunRef, label: str, sandbox: SandboxConfig, verifier: VerifierConfig) -> dict[str, Any]:
+async def verify_trials(
+    run: RunRef, label: str, sandbox: SandboxConfig, verifier: VerifierConfig, refill: int = 0
+) -> dict[str, Any]:
     """Grade the trials of a round until all of them are. Returns counts of verdicts and the busy seconds.
 
-    The journal is the channel: a trial counts as soon as its trial.json is there, whoever runs it. Trials that ended in
-    `infra_error` have nothing to grade.
+    Only those of the groups that the round began with, or of those that refill `refill` added. The journal is the
+    channel: a trial counts as soon as its trial.json is there, whoever runs it. Trials that ended in `infra_error` have
+    nothing to grade.
     """
-    groups = read_groups(run.journal.stage_dir(label) / "groups.parquet")
-    tasks = {group.group_id: group.task_path for group in groups}
-    expected = sum(group.attempts for group in groups)
+    draws = read_draws(run.journal.stage_dir(label))
+    known = {group.group_id for groups in draws for group in groups}
+    tasks = {group.group_id: group.task_path for group in draws[refill]}
+    expected = sum(group.attempts for group in draws[refill])
     statuses: Counter[str] = Counter()
     seen: set[Path] = set()
+    ended = 0
     busy = 0.0
 
-    async def one(folder: Path) -> None:
+    async def one(trial: StoredTrial) -> None:
         nonlocal busy
-        trial = await asyncio.to_thread(load_trial, folder)
-        if trial.group_id not in tasks:
-            raise JournalError(f"{folder}: group {trial.group_id!r} is none of this round's")
         if trial.outcome is Outcome.INFRA_ERROR:
             return
         verdict = trial.verdict
@@ -49,15 +51,21 @@ async def verify_trials(run: RunRef, label: str, sandbox: SandboxConfig, verifie
             started = time.monotonic()
             verdict = await grade(Task.load(tasks[trial.group_id]), trial.patch(), sandbox, verifier)
             busy += time.monotonic() - started
-            await asyncio.to_thread(store_verdict, folder, verdict)
+            await asyncio.to_thread(store_verdict, trial.folder, verdict)
         statuses[str(verdict.status)] += 1
         emit(Event("verdicts", label, done=sum(statuses.values()), total=expected, data=dict(statuses)))
 
     async with task_group() as gradings:
-        while len(seen) < expected:
+        while ended < expected:
             for folder in await asyncio.to_thread(run.journal.trials, label):
-                if folder not in seen:
-                    seen.add(folder)
-                    gradings.create_task(one(folder))
+                if folder in seen:
+                    continue
+                seen.add(folder)
+                trial = await asyncio.to_thread(load_trial, folder)
+                if trial.group_id not in known:
+                    raise JournalError(f"{folder}: group {trial.group_id!r} is none of this round's")
+                if trial.group_id in tasks:
+                    ended += 1
+                    gradings.create_task(one(trial))
             await asyncio.sleep(POLL_SECONDS)
     return {"verdicts": dict(statuses), "busy_seconds": busy}

@@ -1,44 +1,119 @@
-"""The batch: the rollouts of a step that reach the optimizer, one row each, as a parquet file."""
+"""The batch: the rollouts of a step that reach the optimizer, one row each, as a parquet file.
 
-from collections.abc import Sequence
+Columns of tokens are lists with one entry a token of the rollout. What only a sampled token has is NaN where
+`loss_mask` is 0, so that a use of it cannot go unnoticed. Whole columns are handled as one flat array: a batch may hold
+tens of millions of tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jaxtyping import Float, Int
 
-from trainer.rollout import ROLLOUT_SCHEMA, Rollout, RolloutError
+from trainer.rollout import NO_VERSION, ROLLOUT_SCHEMA, Rollout, RolloutError
 
-BATCH_SCHEMA = ROLLOUT_SCHEMA.append(pa.field("reward", pa.float64()))
-TRAIN_SCHEMA = BATCH_SCHEMA.append(pa.field("advantage", pa.float64()))
+BATCH_SCHEMA = pa.schema(
+    [
+        *ROLLOUT_SCHEMA,
+        pa.field("score", pa.float64()),
+        pa.field("reward", pa.float64()),
+        pa.field("named_rewards", pa.map_(pa.string(), pa.float64())),
+        pa.field("greedy_baseline", pa.float64()),
+    ]
+)
+
+OPTIONAL_COLUMNS = ("returns", "old_logprobs", "ref_logprobs", "values")
+"""Columns of tokens that some algorithms need; null in all rows where they are not computed."""
+
+TOKEN_COLUMNS = ("advantages", *OPTIONAL_COLUMNS)
+
+TRAIN_SCHEMA = pa.schema([*BATCH_SCHEMA, *(pa.field(name, pa.list_(pa.float32())) for name in TOKEN_COLUMNS)])
 
 
-def make_batch(rollouts: Sequence[Rollout], rewards: Sequence[float]) -> pa.Table:
+@dataclass(frozen=True)
+class BatchRow:
+    """A rollout and what it earned.
+
+    `score` is the verdict's reward, `reward` what shaping made of it. `named_rewards` are its parts, empty if there are
+    none. `greedy_baseline` is the reward of the group's greedy trial, None if it has none.
+    """
+
+    rollout: Rollout
+    score: float
+    reward: float
+    named_rewards: Mapping[str, float] = field(default_factory=dict)
+    greedy_baseline: float | None = None
+
+
+def make_batch(rows: Sequence[BatchRow]) -> pa.Table:
     """A batch without advantages yet. Rows are ordered by group and session, so that the order of ending is not seen.
 
     Raises:
-        RolloutError: two rows of one session, or counts that differ.
+        RolloutError: two rows of one session, or a reward that is not finite.
     """
-    if len(rollouts) != len(rewards):
-        raise RolloutError(f"{len(rollouts)} rollouts, but {len(rewards)} rewards")
-    sessions = [rollout.session_id for rollout in rollouts]
+    sessions = [row.rollout.session_id for row in rows]
     if len(set(sessions)) != len(sessions):
         raise RolloutError("a session appears twice in the batch; each trial gives one rollout")
-    rows = sorted(zip(rollouts, rewards, strict=True), key=lambda pair: (pair[0].group_id, pair[0].session_id))
-    return pa.Table.from_pylist(
-        [rollout.to_row() | {"reward": reward} for rollout, reward in rows], schema=BATCH_SCHEMA
-    )
+    for row in rows:
+        if not np.isfinite([row.score, row.reward, row.greedy_baseline or 0.0, *row.named_rewards.values()]).all():
+            raise RolloutError(f"{row.rollout.session_id}: a reward is not finite: {row.reward}, {row.named_rewards}")
+    rows = sorted(rows, key=lambda row: (row.rollout.group_id, row.rollout.session_id))
+    columns: dict[str, Any] = {
+        name: _column([getattr(row.rollout, name) for row in rows], ROLLOUT_SCHEMA.field(name).type)
+        for name in ROLLOUT_SCHEMA.names
+    }
+    for name in ("score", "reward", "greedy_baseline"):
+        columns[name] = [getattr(row, name) for row in rows]
+    columns["named_rewards"] = [list(row.named_rewards.items()) for row in rows]
+    return pa.table(columns, schema=BATCH_SCHEMA)
 
 
-def with_advantages(batch: pa.Table, advantages: Sequence[float]) -> pa.Table:
-    """The batch with an advantage for each row."""
-    if len(advantages) != batch.num_rows:
-        raise RolloutError(f"{batch.num_rows} rollouts, but {len(advantages)} advantages")
-    column = pa.array(advantages, type=pa.float64())
-    return (
-        pa.Table.from_arrays([*batch.columns, column], schema=TRAIN_SCHEMA)
-        if batch.num_rows
-        else TRAIN_SCHEMA.empty_table()
-    )
+def with_advantages(batch: pa.Table, advantages: Any, **columns: Any) -> pa.Table:
+    """The batch with an advantage for each sampled token, and the optional columns that are given.
+
+    All are flat [N] over the sampled tokens, in the order of the rows: arrays or CPU tensors of numbers.
+
+    Raises:
+        RolloutError: a count that does not fit, a value that is not finite, or a column of another name.
+    """
+    unknown = columns.keys() - set(OPTIONAL_COLUMNS)
+    if unknown:
+        raise RolloutError(f"a batch has no columns {sorted(unknown)}; it may have {', '.join(OPTIONAL_COLUMNS)}")
+    batch = batch.select(BATCH_SCHEMA.names)
+    given = {"advantages": advantages} | columns
+    arrays = [
+        _scatter(batch, name, np.asarray(given[name], dtype=np.float32))
+        if given.get(name) is not None
+        else pa.nulls(batch.num_rows, TRAIN_SCHEMA.field(name).type)
+        for name in TOKEN_COLUMNS
+    ]
+    return pa.Table.from_arrays([*batch.columns, *arrays], schema=TRAIN_SCHEMA)
+
+
+def sampled(table: pa.Table, column: str) -> np.ndarray:
+    """The entries [N] of a column of tokens where `loss_mask` is 1, in the order of the rows.
+
+    Raises:
+        RolloutError: the column is not computed, or not of the length of its rollouts.
+    """
+    values = table.column(column)
+    if values.null_count:
+        raise RolloutError(f"{column} is not computed in {values.null_count} of {table.num_rows} rows")
+    mask, flat = _mask(table), _flat(table, column)
+    if len(flat) != len(mask):
+        raise RolloutError(f"{column} has {len(flat)} entries for {len(mask)} tokens")
+    return flat[mask]
+
+
+def sampled_lengths(table: pa.Table) -> Int[np.ndarray, " R"]:
+    """Sampled tokens of each row."""
+    ends = np.concatenate([[0], np.cumsum(_mask(table), dtype=np.int64)])[_offsets(_lengths(table, "loss_mask"))]
+    return np.diff(ends)
 
 
 def read_train_batch(path: Path) -> pa.Table:
@@ -51,6 +126,100 @@ def read_train_batch(path: Path) -> pa.Table:
     missing = set(TRAIN_SCHEMA.names) - set(table.column_names)
     if missing:
         raise RolloutError(f"{path}: columns {sorted(missing)} are missing; has compute_advantages run?")
-    for row in table.to_pylist():
-        Rollout.from_row(row)
+    _check_rollouts(table)
+    for name in TOKEN_COLUMNS:
+        if name == "advantages" or table.column(name).null_count < table.num_rows:
+            _check_token_column(table, name)
     return table
+
+
+def _check_rollouts(table: pa.Table) -> None:
+    """`Rollout`'s invariants on all rows at once; the first row that breaks one is then told in its own words."""
+    lengths = _lengths(table, "token_ids")
+    others = [_lengths(table, name) for name in ("loss_mask", "logprobs", "weight_versions")]
+    prompts = table.column("prompt_length").to_numpy()
+    bad = np.logical_or.reduce([lengths != other for other in others]) | (prompts < 1) | (prompts > lengths)
+    if not bad.any():
+        raw, logprobs, versions = (_flat(table, name) for name in ("loss_mask", "logprobs", "weight_versions"))
+        mask = raw == 1
+        fits = np.where(
+            mask,
+            np.isfinite(logprobs) & (logprobs <= 1e-4) & (versions >= 0),
+            (raw == 0) & np.isnan(logprobs) & (versions == NO_VERSION),
+        )
+        offsets = _offsets(lengths)
+        bad[_rows_of(np.flatnonzero(~fits), offsets)] = True
+        trained = np.flatnonzero(mask)
+        starts = offsets[:-1]
+        bad |= np.searchsorted(trained, starts + prompts) > np.searchsorted(trained, starts)
+    for i in np.flatnonzero(bad)[:1].tolist():
+        Rollout.from_row(table.slice(i, 1).to_pylist()[0])
+        raise RolloutError(f"row {i} breaks an invariant of the token record")
+
+
+def _check_token_column(table: pa.Table, name: str) -> None:
+    lengths = _lengths(table, "token_ids")
+    bad = _lengths(table, name) != lengths
+    if not bad.any():
+        flat, mask = _flat(table, name), _mask(table)
+        bad[_rows_of(np.flatnonzero(np.where(mask, ~np.isfinite(flat), ~np.isnan(flat))), _offsets(lengths))] = True
+    for i in np.flatnonzero(bad)[:1].tolist():
+        session = table.column("session_id")[i].as_py()
+        raise RolloutError(
+            f"{session}: {name} must hold a finite number for each sampled token and NaN for each other one"
+        )
+
+
+def _scatter(batch: pa.Table, name: str, values: Float[np.ndarray, " N"]) -> pa.ListArray:
+    """Flat values of the sampled tokens as one list a row."""
+    mask, offsets = _mask(batch), _offsets(_lengths(batch, "loss_mask"))
+    trained = np.flatnonzero(mask)
+    if values.shape != trained.shape:
+        raise RolloutError(f"{name} has shape {values.shape} for {len(trained)} sampled tokens")
+    for i in np.flatnonzero(~np.isfinite(values))[:1].tolist():
+        session = batch.column("session_id")[int(_rows_of(trained[i], offsets))].as_py()
+        raise RolloutError(f"{session}: {name} of a sampled token is {values[i]}; it must be finite")
+    flat = np.full(len(mask), np.nan, dtype=np.float32)
+    flat[trained] = values
+    return _lists(offsets, flat, TRAIN_SCHEMA.field(name).type)
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_list(kind):
+        return pa.array(values, kind)
+    arrays = [np.asarray(value, dtype=kind.value_type.to_pandas_dtype()) for value in values]
+    flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=kind.value_type.to_pandas_dtype())
+    return _lists(_offsets(np.array([len(array) for array in arrays], dtype=np.int64)), flat, kind)
+
+
+def _lists(offsets: Int[np.ndarray, " R+1"], flat: np.ndarray, kind: pa.DataType) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat, kind.value_type), type=kind)
+
+
+def _offsets(lengths: Int[np.ndarray, " R"]) -> Int[np.ndarray, " R+1"]:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def _rows_of(tokens: Any, offsets: Int[np.ndarray, " R+1"]) -> Any:
+    """Rows to which flat positions belong."""
+    return np.searchsorted(offsets, tokens, side="right") - 1
+
+
+def _array(table: pa.Table, column: str) -> pa.ListArray:
+    chunked = table.column(column)
+    return (
+        chunked.chunk(0) if chunked.num_chunks == 1 else pa.concat_arrays(chunked.chunks or [chunked.combine_chunks()])
+    )
+
+
+def _lengths(table: pa.Table, column: str) -> Int[np.ndarray, " R"]:
+    """Entries in each row; a null counts as none."""
+    return np.asarray(_array(table, column).value_lengths().fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _flat(table: pa.Table, column: str) -> np.ndarray:
+    return np.asarray(_array(table, column).flatten().to_numpy(zero_copy_only=False))
+
+
+def _mask(table: pa.Table) -> np.ndarray:
+    return _flat(table, "loss_mask") == 1

@@ -49,7 +49,8 @@ class Sampling:
 class Generation:
     """One answer of the policy: sampled ids verbatim, with log-probability and weight version of each.
 
-    `logprobs` are natural logarithms under the sampling distribution (after temperature). `token_ids` include the
+    `logprobs` are natural logarithms under the sampling distribution (after temperature; greedy answers have those of
+    temperature 1). `token_ids` include the
     end-of-sequence token, or the tokens that completed a stop string, when one ended the answer.
     """
 

@@ -46,7 +46,7 @@ def test_defaults_need_only_a_name():
         ({"experiment": None}, ["experiment", "None"]),
         ({"learner": {"dtype": "float16"}}, ["learner.dtype", "'bfloat16' or 'float32'", "'float16'"]),
         ({"rollout": {"top_p": 0.9}}, ["rollout: top_p is 0.9", "set top_p: 1.0"]),
-        ({"algorithm": {"policy_loss": "dpo"}}, ["algorithm: policy_loss is 'dpo'", "gspo, ppo"]),
+        ({"algorithm": {"policy_loss": "dpo"}}, ["algorithm: policy_loss is 'dpo'", "gspo, ", "ppo, "]),
         ({"algorithm": {"loss_agg": "token-mean"}}, ["loss_agg is 'token-mean'", "policy_loss: ppo"]),
         ({"scaffold": {"name": "claude"}}, ["scaffold.name is 'claude'", "edit"]),
         ({"scaffold": {"run_visible_tests": True}}, ["scaffold: run_visible_tests is on", "max_turns to 2"]),
@@ -62,6 +62,16 @@ def test_defaults_need_only_a_name():
         (
             {"serving": {"tensor_parallel": 4}, "learner": {"ranks": 2, "gpus_per_rank": 1}},
             ["serving.tensor_parallel is 4", "2 devices"],
+        ),
+        ({"filter": {"drop_outcomes": ["infra_error"]}}, ["filter: drop_outcomes names infra_error", "take it off"]),
+        ({"filter": {"drop_outcomes": ["late"]}}, ["filter.drop_outcomes.0", "'completed'", "'late'"]),
+        ({"filter": {"refill_rounds": 2}}, ["filter: refill_rounds is 2", "set drop_uniform_groups: true"]),
+        ({"reward": {"function": "no_such_module:f"}}, ["reward: function is 'no_such_module:f'", "PYTHONPATH"]),
+        ({"reward": {"function": "json"}}, ["reward: function is 'json'", "write it as my_module:my_function"]),
+        ({"reward": {"overlong_buffer": 64}}, ["reward: overlong_buffer is 64", "overlong_length is unset"]),
+        (
+            {"reward": {"overlong_buffer": 64, "overlong_length": 4096}, "serving": {"window": 2048}},
+            ["reward.overlong_length is 4096", "serving.window of 2048", "lower it"],
         ),
         ({"plugins": ["no_such_module"]}, ["plugins", "'no_such_module'", "install it, or correct the name"]),
         ({"plugins": "no_such_module"}, ["plugins", "list", "'no_such_module'"]),
@@ -168,6 +178,8 @@ def test_identity_is_what_results_depend_on():
     assert config_with(learner={"lr": 1e-3}).identity() != base
     assert config_with(rollout={"temperature": 0.5}).identity() != base
     assert config_with(data={"seed": 1}).identity() != base
+    assert config_with(filter={"drop_uniform_groups": True}).identity() != base
+    assert config_with(reward={"overlong_length": 64}).identity() != base
 
 
 def test_a_config_survives_its_own_json():

@@ -1,54 +1,22 @@
 """Real DeepSpeed ZeRO-3 ranks: exact whatever the packing and the number of ranks, restartable, idempotent."""
 
-import math
-import random
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from support.rollouts import write_batch
 from transformers import AutoModelForCausalLM
 
 from trainer.algorithms.config import AlgorithmConfig
-from trainer.batch import make_batch, with_advantages
+from trainer.batch import sampled_lengths
 from trainer.learner.checkpoint import list_checkpoints
 from trainer.learner.config import LearnerConfig
 from trainer.learner.export import export_checkpoint
 from trainer.learner.group import LearnerGroup
-from trainer.rollout import NO_VERSION, Outcome, Rollout
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("cluster")]
-
-
-def rollout(group: int, number: int, prompt: list[int], answer: list[int]) -> Rollout:
-    n, m = len(prompt), len(answer)
-    return Rollout(
-        session_id=f"s{group}-{number}",
-        task_id=f"t{group}",
-        group_id=f"g{group}",
-        step=1,
-        outcome=Outcome.COMPLETED,
-        token_ids=prompt + answer,
-        loss_mask=[0] * n + [1] * m,
-        logprobs=[math.nan] * n + [-5.5] * m,
-        weight_versions=[NO_VERSION] * n + [0] * m,
-        prompt_length=n,
-        num_turns=1,
-    )
-
-
-def write_batch(path: Path, groups: int = 3, attempts: int = 4, signal: bool = True) -> Path:
-    """Rollouts of very unequal lengths; every second one is good."""
-    rng = random.Random(0)
-    rollouts = []
-    for group in range(groups):
-        prompt = [rng.randrange(256) for _ in range(20 + 10 * group)]
-        for number in range(attempts):
-            rollouts.append(rollout(group, number, prompt, [rng.randrange(256) for _ in range(rng.randrange(1, 60))]))
-    batch = make_batch(rollouts, [float(i % 2) for i in range(len(rollouts))])
-    advantages = [(1.0 if r else -1.0) * signal for r in batch.column("reward").to_pylist()]
-    pq.write_table(with_advantages(batch, advantages), path)
-    return path
 
 
 async def train(model: Path, batch: Path, name: str, **settings: object) -> tuple[list[str], dict[str, float]]:
@@ -123,15 +91,17 @@ async def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
         "learner/logprobs", models["tied"], LearnerConfig(dtype="float32"), AlgorithmConfig()
     )
     try:
-        packed = await group.logprobs(batch, 0.7)
+        scores = await group.score(batch, ["old_logprobs"], 0.7, updates=0)
     finally:
         group.shutdown()
     model = AutoModelForCausalLM.from_pretrained(models["tied"])
-    for row, values in zip(pq.read_table(batch).to_pylist(), packed, strict=True):
+    table = pq.read_table(batch)
+    packed = np.split(scores["old_logprobs"], np.cumsum(sampled_lengths(table))[:-1])
+    for row, values in zip(table.to_pylist(), packed, strict=True):
         ids = torch.tensor([row["token_ids"]])
         with torch.no_grad():
             logprobs = (model(ids).logits[0, :-1] / 0.7).log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
-        assert torch.allclose(logprobs[row["prompt_length"] - 1 :], torch.tensor(values), atol=1e-5)
+        assert torch.allclose(logprobs[row["prompt_length"] - 1 :], torch.from_numpy(values), atol=1e-5)
 
 
 async def test_mini_batches_make_several_steps_and_clip(models: dict[str, Path], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from trainer.learner.attention import NAME, register
 from trainer.learner.logprobs import LogProbHead
-from trainer.learner.packing import TrainSample
+from trainer.learner.samples import TrainSample
 
 
 def load_plain(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
@@ -47,6 +47,14 @@ def plain_logprobs(model: Any, sample: TrainSample, temperature: float) -> torch
     logprobs = torch.log_softmax(logits[:-1] / temperature, -1)
     taken = logprobs.gather(1, torch.tensor(list(sample.token_ids[1:]))[:, None])[:, 0]
     return taken[torch.tensor(list(sample.loss_mask[1:]), dtype=torch.bool)]
+
+
+def plain_entropy(model: Any, sample: TrainSample, temperature: float) -> torch.Tensor:
+    """Entropies [trained tokens] of the distributions that one rollout's tokens were drawn from."""
+    logits = model(input_ids=torch.tensor([list(sample.token_ids)]), use_cache=False).logits[0].float()
+    logprobs = torch.log_softmax(logits[:-1] / temperature, -1)
+    entropies = -(logprobs.exp() * logprobs).sum(-1)
+    return entropies[torch.tensor(list(sample.loss_mask[1:]), dtype=torch.bool)]
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:

@@ -3,12 +3,14 @@
 A tiny random model never repairs anything, so GRPO would find no signal in its trials.
 """
 
-import numpy as np
+import torch
 
+from trainer.algorithms.advantages.base import AdvantageInputs, Advantages
+from trainer.algorithms.config import AlgorithmConfig
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, register
 
 
 @register(ADVANTAGE_ESTIMATORS, "alternate")
-def alternate(rewards: np.ndarray, group_ids: list[str], norm_by_std: bool = True) -> np.ndarray:
+def alternate(inputs: AdvantageInputs, config: AlgorithmConfig) -> Advantages:
     """+1 and -1 in turn."""
-    return np.where(np.arange(len(rewards)) % 2 == 0, 1.0, -1.0)
+    return inputs.spread(1.0 - 2.0 * (torch.arange(len(inputs.rewards)) % 2))

@@ -1,10 +1,17 @@
 """Makes valid token records in a line."""
 
 import math
+import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from trainer.learner.packing import TrainSample
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trainer.batch import BatchRow, make_batch, sampled_lengths, with_advantages
+from trainer.learner.samples import TrainSample
 from trainer.rollout import NO_VERSION, Outcome, Rollout
 
 
@@ -38,14 +45,39 @@ def make_rollout(
     return Rollout(**fields | changes)
 
 
+def batch_of(rollouts: Sequence[Rollout], rewards: Sequence[float] | None = None) -> pa.Table:
+    """A batch of these rollouts; every second one is good if no rewards are given."""
+    rewards = [float(i % 2) for i in range(len(rollouts))] if rewards is None else rewards
+    return make_batch([BatchRow(r, reward, reward) for r, reward in zip(rollouts, rewards, strict=True)])
+
+
 def make_sample(rollout: Rollout, index: int = 0, advantage: float = 1.0) -> TrainSample:
-    """What the learner reads of a rollout."""
+    """What the learner reads of a rollout, with the same advantage for all tokens."""
+    sampled = [i for i, m in enumerate(rollout.loss_mask) if m]
     return TrainSample(
         index=index,
         group_id=rollout.group_id,
         token_ids=rollout.token_ids,
         loss_mask=rollout.loss_mask,
-        rollout_logprobs=rollout.logprobs,
         prompt_length=rollout.prompt_length,
-        advantage=advantage,
+        columns={
+            "rollout_logprobs": np.array([rollout.logprobs[i] for i in sampled], dtype=np.float32),
+            "advantages": np.full(len(sampled), advantage, dtype=np.float32),
+        },
     )
+
+
+def write_batch(path: Path, groups: int = 3, attempts: int = 4, signal: bool = True) -> Path:
+    """A batch of rollouts of very unequal lengths, with advantages; every second one is good."""
+    rng = random.Random(0)
+    rollouts = []
+    for group in range(groups):
+        prompt = [rng.randrange(256) for _ in range(20 + 10 * group)]
+        for number in range(attempts):
+            answer = [rng.randrange(256) for _ in range(rng.randrange(1, 60))]
+            logprobs = [math.nan] * len(prompt) + [-5.5] * len(answer)
+            rollouts.append(make_rollout(f"s{group}-{number}", f"g{group}", prompt, [answer], logprobs=logprobs))
+    batch = batch_of(rollouts)
+    signs = [(2 * reward - 1) * signal for reward in batch.column("reward").to_pylist()]
+    pq.write_table(with_advantages(batch, np.repeat(signs, sampled_lengths(batch))), path)
+    return path

@@ -1,25 +1,35 @@
 """Which rollouts reach the optimizer, with which reward, and what is said about the others."""
 
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 from support.journals import make_result, make_run, write_trial
 
+from harness.pool.index import TaskPointer
 from harness.verifier.verdict import Status
 from tasks.assemble_batch import assemble_batch
-from tasks.compute_advantages import compute_advantages
-from trainer.algorithms.advantages.grpo import EPSILON
-from trainer.algorithms.config import AlgorithmConfig
-from trainer.batch import read_train_batch
+from tasks.config import FilterConfig
+from tasks.draw import as_groups, groups_path, groups_table
+from tasks.journal import JournalError, write_table
+from tasks.reward import RewardConfig, RewardError
 from trainer.rollout import Outcome
 
 LABEL = "step_000001"
 A, B, C, D = (f"{LABEL}/{name}" for name in "abcd")
+PLAIN = (FilterConfig(), RewardConfig())
+
+
+def draw_groups(run, names="abcd", refill=0, greedy=False):
+    groups = as_groups([TaskPointer(name, Path(f"/pool/{name}")) for name in names], LABEL, 8, greedy)
+    write_table(groups_path(run.journal.stage_dir(LABEL), refill), groups_table(groups))
 
 
 @pytest.fixture
 def run(tmp_path):
     """Group a: 8 trials, one of them lost to infrastructure. b: one survivor of two. c: all failed. d: all passed."""
     run = make_run(tmp_path)
+    draw_groups(run)
 
     def write(session, group, status=Status.PASSED, **result):
         write_trial(run, LABEL, make_result(session, group, **result), status)
@@ -46,7 +56,7 @@ def batch_path(run):
 
 
 async def test_rows_of_the_batch(run):
-    await assemble_batch.fn(run, LABEL)
+    await assemble_batch.fn(run, LABEL, *PLAIN)
     rows = pq.read_table(batch_path(run)).to_pylist()
     sessions = [row["session_id"] for row in rows]
     assert sessions == [*(f"a-{i}" for i in range(7)), "c-0", "c-1", "d-0", "d-1"]
@@ -56,37 +66,8 @@ async def test_rows_of_the_batch(run):
     assert {row["session_id"]: row["outcome"] for row in rows}["a-3"] == "overlong"
 
 
-async def test_the_baseline_is_that_of_the_survivors(run):
-    """Seven over seven: the trial that infrastructure lost is neither a success nor a failure."""
-    await assemble_batch.fn(run, LABEL)
-    await compute_advantages.fn(run, LABEL, AlgorithmConfig())
-    rows = {row["session_id"]: row for row in read_train_batch(batch_path(run)).to_pylist()}
-    mean = 2 / 7
-    deviation = (sum((r - mean) ** 2 for r in (1, 1, 0, 0, 0, 0, 0)) / 6) ** 0.5
-    for i in range(7):
-        want = (rows[f"a-{i}"]["reward"] - mean) / (deviation + EPSILON)
-        assert rows[f"a-{i}"]["advantage"] == pytest.approx(want, rel=1e-12)
-    assert {rows[s]["advantage"] for s in ("c-0", "c-1", "d-0", "d-1")} == {0.0}
-
-
-async def test_advantages_may_be_computed_again(run):
-    await assemble_batch.fn(run, LABEL)
-    first = await compute_advantages.fn(run, LABEL, AlgorithmConfig())
-    table = read_train_batch(batch_path(run))
-    assert await compute_advantages.fn(run, LABEL, AlgorithmConfig()) == first
-    # as text, since NaN is unequal to itself
-    assert str(read_train_batch(batch_path(run)).to_pylist()) == str(table.to_pylist())
-    assert first["critic/advantages/min"] < 0 < first["critic/advantages/max"]
-
-
-async def test_the_algorithm_is_asked_for_its_scale(run):
-    await assemble_batch.fn(run, LABEL)
-    metrics = await compute_advantages.fn(run, LABEL, AlgorithmConfig(norm_adv_by_std=False))
-    assert metrics["critic/advantages/max"] == pytest.approx(1 - 2 / 7)
-
-
 async def test_metrics_of_what_was_left_out(run):
-    metrics = await assemble_batch.fn(run, LABEL)
+    metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
     assert {name.rpartition("/")[2]: metrics[name] for name in metrics if "filter/reason" in name} == {
         "infra_error": 1.0, "verifier_infra_error": 1.0, "nothing_sampled": 1.0, "lone_survivor": 1.0
     }  # fmt: skip
@@ -95,7 +76,7 @@ async def test_metrics_of_what_was_left_out(run):
 
 
 async def test_metrics_of_what_was_kept(run):
-    metrics = await assemble_batch.fn(run, LABEL)
+    metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
     assert metrics["batch/rollouts"] == 11
     assert metrics["batch/groups"] == 3
     assert metrics["batch/groups_with_signal"] == metrics["batch/solve_none"] == metrics["batch/solve_all"] == 1
@@ -105,7 +86,7 @@ async def test_metrics_of_what_was_kept(run):
 
 
 async def test_metrics_of_all_trials(run):
-    metrics = await assemble_batch.fn(run, LABEL)
+    metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
     outcomes = {str(outcome): metrics[f"outcome/{outcome}"] for outcome in Outcome}
     assert outcomes == {"completed": 11, "max_turns": 1, "overlong": 1, "agent_timeout": 1, "infra_error": 1}
     assert metrics["verdict/passed"] == 5 and metrics["verdict/infra_error"] == 1
@@ -116,17 +97,122 @@ async def test_metrics_of_all_trials(run):
 
 
 async def test_the_file_is_the_same_however_trials_ended(run, tmp_path):
-    await assemble_batch.fn(run, LABEL)
+    await assemble_batch.fn(run, LABEL, *PLAIN)
     first = str(pq.read_table(batch_path(run)).to_pylist())
     batch_path(run).unlink()
-    await assemble_batch.fn(run, LABEL)
+    await assemble_batch.fn(run, LABEL, *PLAIN)
     assert str(pq.read_table(batch_path(run)).to_pylist()) == first
 
 
 async def test_a_round_in_which_nothing_survives_gives_an_empty_batch(tmp_path):
     run = make_run(tmp_path)
+    draw_groups(run, "a")
     write_trial(run, LABEL, make_result("a-0", A, outcome=Outcome.INFRA_ERROR), None)
-    metrics = await assemble_batch.fn(run, LABEL)
+    metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
     assert metrics["batch/rollouts"] == 0 and metrics["trajectory_filter/invalid_ratio"] == 1
-    assert await compute_advantages.fn(run, LABEL, AlgorithmConfig()) == {}
-    assert read_train_batch(batch_path(run)).num_rows == 0
+    assert pq.read_table(batch_path(run)).num_rows == 0
+
+
+async def test_a_trial_of_no_group_is_an_error(run):
+    write_trial(run, LABEL, make_result("e-0", f"{LABEL}/e"))
+    with pytest.raises(JournalError, match=r"e-0: group 'step_000001/e' is none of this round's"):
+        await assemble_batch.fn(run, LABEL, *PLAIN)
+
+
+async def test_outcomes_that_are_dropped_leave_batch_and_baseline(run):
+    filters = FilterConfig(drop_outcomes=["overlong", "agent_timeout"], min_response_tokens=3)
+    metrics = await assemble_batch.fn(run, LABEL, filters, RewardConfig())
+    # a-2 alone sampled three tokens; one survivor has nothing to be compared with
+    assert pq.read_table(batch_path(run)).num_rows == 0
+    reasons = {name.rpartition("/")[2]: metrics[name] for name in metrics if "filter/reason" in name}
+    assert reasons == {
+        "infra_error": 1.0, "verifier_infra_error": 1.0, "nothing_sampled": 1.0, "overlong": 1.0, "agent_timeout": 1.0,
+        "too_short": 9.0, "lone_survivor": 1.0,
+    }  # fmt: skip
+
+
+async def test_groups_without_signal_leave_the_batch(run):
+    metrics = await assemble_batch.fn(run, LABEL, FilterConfig(drop_uniform_groups=True), RewardConfig())
+    rows = pq.read_table(batch_path(run)).to_pylist()
+    assert [row["session_id"] for row in rows] == [f"a-{i}" for i in range(7)]
+    found = {name.removeprefix("training/filter_groups/"): metrics[name] for name in metrics if "filter_groups" in name}
+    assert found == {
+        "drawn_groups": 4, "accepted_groups": 1, "refill_rounds": 0, "evicted_samples": 2,
+        "filtered_reward_counts/0": 1, "filtered_reward_counts/1": 1, "filtered_reward_counts/mixed": 0,
+    }  # fmt: skip
+    # no failure of infrastructure, so none of the trajectory filter's
+    assert metrics["trajectory_filter/invalid_count"] == 4
+    assert metrics["batch/groups"] == metrics["batch/groups_with_signal"] == 1
+
+
+async def test_without_the_group_filter_none_is_evicted(run):
+    metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
+    assert metrics["training/filter_groups/evicted_samples"] == 0
+    assert metrics["training/filter_groups/accepted_groups"] == 3
+
+
+async def test_groups_of_refills_are_in_the_batch_with_the_first(run):
+    draw_groups(run, "ef", refill=1)
+    draw_groups(run, "g", refill=2)
+    for name in "eg":
+        write_trial(run, LABEL, make_result(f"{name}-0", f"{LABEL}/{name}"), Status.PASSED)
+        write_trial(run, LABEL, make_result(f"{name}-1", f"{LABEL}/{name}"), Status.FAILED)
+    metrics = await assemble_batch.fn(run, LABEL, FilterConfig(drop_uniform_groups=True, refill_rounds=3), PLAIN[1])
+    groups = set(pq.read_table(batch_path(run)).column("group_id").to_pylist())
+    assert groups == {A, f"{LABEL}/e", f"{LABEL}/g"}
+    counts = [metrics[f"training/filter_groups/{n}"] for n in ("drawn_groups", "accepted_groups", "refill_rounds")]
+    assert counts == [7, 3, 2]
+
+
+async def test_shaping_changes_the_reward_and_not_the_score(run):
+    """a-2 sampled three tokens, the others two: half of the penalty."""
+    reward = RewardConfig(overlong_buffer=2, overlong_length=4, overlong_penalty=0.5)
+    metrics = await assemble_batch.fn(run, LABEL, FilterConfig(drop_uniform_groups=True), reward)
+    rows = {row["session_id"]: row for row in pq.read_table(batch_path(run)).to_pylist()}
+    assert {s: (rows[s]["score"], rows[s]["reward"]) for s in ("a-0", "a-2", "a-3")} == {
+        "a-0": (1.0, 1.0), "a-2": (0.0, -0.25), "a-3": (0.0, 0.0)
+    }  # fmt: skip
+    assert metrics["critic/score/mean"] == pytest.approx(2 / 7)
+    assert metrics["critic/rewards/mean"] == pytest.approx(1.75 / 7)
+
+
+async def test_a_reward_that_is_no_number_stops_the_step(run, tmp_path, monkeypatch):
+    (tmp_path / "nan_rewards.py").write_text(
+        "def compute_score(trial):\n    return float('nan') if trial.session_id == 'c-1' else {'tests': trial.reward}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RewardError, match=r"session c-1: nan_rewards:compute_score.* returned nan"):
+        await assemble_batch.fn(run, LABEL, FilterConfig(), RewardConfig(function="nan_rewards:compute_score"))
+    assert not batch_path(run).exists()
+
+
+async def test_a_greedy_trial_is_its_groups_baseline_and_nothing_else(tmp_path):
+    run = make_run(tmp_path)
+    draw_groups(run, "abc", greedy=True)
+    for name in "abc":
+        for i in range(2):
+            write_trial(run, LABEL, make_result(f"{name}-{i}", f"{LABEL}/{name}", turns=((4, 5),)), Status.FAILED)
+    write_trial(run, LABEL, make_result("a-g", f"{A}#greedy", turns=((4,) * 9,)), Status.PASSED)
+    write_trial(run, LABEL, make_result("b-g", f"{B}#greedy", outcome=Outcome.INFRA_ERROR), None)
+    write_trial(run, LABEL, make_result("c-g", f"{C}#greedy"), Status.FAILED)
+    metrics = await assemble_batch.fn(run, LABEL, FilterConfig(drop_uniform_groups=True), RewardConfig())
+    rows = pq.read_table(batch_path(run)).to_pylist()
+    # the greedy trial of c failed as all others did
+    assert [(row["session_id"], row["greedy_baseline"]) for row in rows] == [("a-0", 1.0), ("a-1", 1.0)]
+    assert metrics["trajectory_filter/reason/no_greedy_baseline"] == 2
+    assert "trajectory_filter/reason/infra_error" not in metrics
+    assert metrics["trajectory_filter/invalid_ratio"] == 2 / 6
+    assert metrics["response_length/max"] == 2
+    assert metrics["outcome/completed"] == 6 and metrics["verdict/passed"] == metrics["outcome/infra_error"] == 0
+    assert metrics["training/filter_groups/drawn_groups"] == 3
+    assert metrics["critic/greedy_baseline/mean"] == 0.5
+
+
+async def test_the_baseline_is_shaped_as_rewards_are(tmp_path):
+    run = make_run(tmp_path)
+    draw_groups(run, "a", greedy=True)
+    for i in range(2):
+        write_trial(run, LABEL, make_result(f"a-{i}", A), Status.FAILED)
+    write_trial(run, LABEL, make_result("a-g", f"{A}#greedy", turns=((4,) * 9,)), Status.PASSED)
+    await assemble_batch.fn(run, LABEL, FilterConfig(), RewardConfig(overlong_buffer=4, overlong_length=8))
+    assert pq.read_table(batch_path(run)).column("greedy_baseline").to_pylist() == [0.0, 0.0]

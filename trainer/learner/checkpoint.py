@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,17 @@ def list_checkpoints(root: Path) -> list[Checkpoint]:
     return sorted((Checkpoint.open(folder) for folder in folders), key=lambda checkpoint: checkpoint.step)
 
 
-def save(engine: Any, root: Path, step: int, fingerprint: str, model_path: str, client_state: dict[str, Any]) -> Path:
-    """Write `root/global_step_<step>`. A collective; an existing checkpoint of that step is left alone."""
+POLICY = "policy"
+"""The model whose shards lie in the checkpoint's own folder; those of others lie in a folder of their name."""
+
+
+def save(
+    engines: Mapping[str, Any], root: Path, step: int, fingerprint: str, model_path: str, client_state: dict[str, Any]
+) -> Path:
+    """Write `root/global_step_<step>`: the engine `policy`, and others under their names.
+
+    A collective; an existing checkpoint of that step is left alone.
+    """
     import torch.distributed as dist
 
     target = root / f"global_step_{step}"
@@ -56,8 +66,10 @@ def save(engine: Any, root: Path, step: int, fingerprint: str, model_path: str, 
         shutil.rmtree(scratch, ignore_errors=True)
         root.mkdir(parents=True, exist_ok=True)
     dist.barrier()
-    # ends in a barrier of its own: every shard is written when it returns
-    engine.save_checkpoint(str(root), tag=scratch.name, client_state=client_state, save_latest=False)
+    # each ends in a barrier of its own: every shard is written when it returns
+    for name, engine in engines.items():
+        folder = scratch if name == POLICY else scratch / name
+        engine.save_checkpoint(str(folder.parent), tag=folder.name, client_state=client_state, save_latest=False)
     if leads:
         marker = Checkpoint(scratch, step, dist.get_world_size(), fingerprint, model_path)
         fields = {key: value for key, value in asdict(marker).items() if key != "path"}
@@ -69,7 +81,7 @@ def save(engine: Any, root: Path, step: int, fingerprint: str, model_path: str, 
     return target
 
 
-def load(engine: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+def load(engines: Mapping[str, Any], checkpoint: Checkpoint) -> dict[str, Any]:
     """Restore weights, optimizer and schedule. A collective. Returns the client state that was saved.
 
     Raises:
@@ -82,10 +94,14 @@ def load(engine: Any, checkpoint: Checkpoint) -> dict[str, Any]:
             f"{checkpoint.path} was written by {checkpoint.ranks} ranks, this learner has {dist.get_world_size()}; "
             f"set learner.ranks: {checkpoint.ranks}"
         )
-    loaded, client_state = engine.load_checkpoint(str(checkpoint.path.parent), tag=checkpoint.path.name)
-    if loaded is None:
-        raise CheckpointError(f"DeepSpeed found nothing to load in {checkpoint.path}")
-    return dict(client_state)
+    state: dict[str, Any] = {}
+    for name, engine in engines.items():
+        folder = checkpoint.path if name == POLICY else checkpoint.path / name
+        loaded, client_state = engine.load_checkpoint(str(folder.parent), tag=folder.name)
+        if loaded is None:
+            raise CheckpointError(f"DeepSpeed found nothing to load for the {name} in {folder}")
+        state |= client_state
+    return state
 
 
 def prune(root: Path, keep: int) -> None:

@@ -5,6 +5,15 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
+class CriticConfig(BaseModel):
+    """The critic that the estimator gae needs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lr: float = Field(1e-5, gt=0, lt=1, description="Learning rate of AdamW")
+    lr_warmup_steps: int = Field(0, ge=0, description="Steps over which the learning rate rises linearly")
+
+
 class LearnerConfig(BaseModel):
     """DeepSpeed ZeRO-3 ranks and their optimizer."""
 
@@ -24,6 +33,8 @@ class LearnerConfig(BaseModel):
     mini_batch_size: int | None = Field(
         None, ge=1, description="Rollouts per optimizer step; all of the batch (one on-policy step) if unset"
     )
+    ppo_epochs: int = Field(1, ge=1, description="Times that an update goes over its batch")
+    critic: CriticConfig | None = Field(None, description="A critic, for estimators that need values; `{}` for one")
     gradient_checkpointing: bool = Field(False, description="Recompute activations in the backward pass to save memory")
     logprob_chunk: int = Field(512, ge=1, description="Tokens whose logits exist at once")
     threads: int | None = Field(None, ge=1, description="CPU threads of a rank; cores divided by ranks if unset")

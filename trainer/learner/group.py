@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.rank import LearnerError, LearnerRank, UpdateRecord
@@ -71,9 +74,11 @@ class LearnerGroup:
         results = await self._all("send_weights", version, list(replicas), dtype, bucket_bytes)
         return str(results[0])
 
-    async def logprobs(self, batch: Path, temperature: float) -> list[list[float]]:
-        """See `LearnerRank.logprobs`."""
-        results: list[list[list[float]]] = await self._all("logprobs", str(batch), temperature)
+    async def score(
+        self, batch: Path, columns: Sequence[str], temperature: float, updates: int
+    ) -> dict[str, Float[np.ndarray, " N"]]:
+        """See `LearnerRank.score`."""
+        results: list[dict[str, np.ndarray]] = await self._all("score", str(batch), list(columns), temperature, updates)
         return results[0]
 
     async def save(self, root: Path) -> Path:

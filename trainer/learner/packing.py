@@ -5,31 +5,14 @@ to itself, positions go on after the prefix. The eight attempts at a task thus c
 the same gradient. A rollout that shares nothing is a tree with an empty prefix and one branch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-
-@dataclass(frozen=True)
-class TrainSample:
-    """What the learner needs of one rollout; `index` is its row in the batch.
-
-    `token_ids`, `loss_mask` and `rollout_logprobs` have one entry a token, `advantage` is the whole rollout's.
-    """
-
-    index: int
-    group_id: str
-    token_ids: Sequence[int]
-    loss_mask: Sequence[int]
-    rollout_logprobs: Sequence[float]
-    prompt_length: int
-    advantage: float
-
-    @property
-    def trained_tokens(self) -> int:
-        return sum(self.loss_mask)
+from trainer.learner.samples import TrainSample
 
 
 @dataclass(frozen=True)
@@ -47,7 +30,7 @@ class PackedRow:
     """One forward pass. T tokens, N trained tokens of S rollouts.
 
     `hidden_index` says whose hidden state predicts each trained token, `sample_index` whose rollout it belongs to (into
-    `samples`), `position_in_batch` the batch rows of the samples.
+    `samples`). Trained tokens are in the order of `samples`, and of `columns`, which are those that all samples have.
     """
 
     token_ids: Int[torch.Tensor, "1 T"]
@@ -55,8 +38,8 @@ class PackedRow:
     spans: tuple[Span, ...]
     hidden_index: Int[torch.Tensor, " N"]
     target_ids: Int[torch.Tensor, " N"]
-    rollout_logprobs: Float[torch.Tensor, " N"]
     sample_index: Int[torch.Tensor, " N"]
+    columns: Mapping[str, Float[torch.Tensor, " N"]]
     samples: tuple[TrainSample, ...]
 
     @property
@@ -92,7 +75,7 @@ def dummy_row(like: TrainSample) -> PackedRow:
     """A row that trains nothing, for a rank with fewer rows than its peers: all ranks must join each collective."""
     row = _row([[like]])
     nothing = torch.empty(0, dtype=torch.long)
-    return PackedRow(row.token_ids, row.position_ids, row.spans, nothing, nothing, torch.empty(0), nothing, ())
+    return PackedRow(row.token_ids, row.position_ids, row.spans, nothing, nothing, nothing, {}, ())
 
 
 def split_over_ranks(rows: Sequence[PackedRow], ranks: int) -> list[list[PackedRow]]:
@@ -143,7 +126,6 @@ def _row(trees: Sequence[Sequence[TrainSample]]) -> PackedRow:
     spans: list[Span] = []
     hidden: list[int] = []
     targets: list[int] = []
-    logprobs: list[float] = []
     owners: list[int] = []
     samples: list[TrainSample] = []
     for tree in trees:
@@ -163,16 +145,16 @@ def _row(trees: Sequence[Sequence[TrainSample]]) -> PackedRow:
                     # token i is predicted by the hidden state of token i - 1, which may be the prefix's last
                     hidden.append(prefix_start + i - 1 if i - 1 < prefix else start + i - 1 - prefix)
                     targets.append(sample.token_ids[i])
-                    logprobs.append(sample.rollout_logprobs[i])
                     owners.append(len(samples))
             samples.append(sample)
+    names = set.intersection(*(set(sample.columns) for sample in samples))
     return PackedRow(
         token_ids=torch.tensor([ids]),
         position_ids=torch.tensor([positions]),
         spans=tuple(spans),
         hidden_index=torch.tensor(hidden, dtype=torch.long),
         target_ids=torch.tensor(targets, dtype=torch.long),
-        rollout_logprobs=torch.tensor(logprobs, dtype=torch.float32),
         sample_index=torch.tensor(owners, dtype=torch.long),
+        columns={name: torch.from_numpy(np.concatenate([s.columns[name] for s in samples])) for name in names},
         samples=tuple(samples),
     )

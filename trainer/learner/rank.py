@@ -1,25 +1,29 @@
 """One ZeRO-3 rank: a Ray actor that holds a shard of the policy and applies updates, each exactly once."""
 
-import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from trainer.algorithms.aggregation import GlobalCounts, aggregate
 from trainer.algorithms.config import AlgorithmConfig
-from trainer.algorithms.mismatch import MismatchSums
 from trainer.algorithms.policy_losses.base import LossInputs
-from trainer.algorithms.registry import POLICY_LOSSES
+from trainer.algorithms.registry import KL_ESTIMATORS, POLICY_LOSSES, load_builtin
+from trainer.algorithms.rollout_correction.correct import correct
+from trainer.algorithms.value_loss import value_loss
 from trainer.batch import read_train_batch
 from trainer.learner import checkpoint as checkpoints
 from trainer.learner.config import LearnerConfig
-from trainer.learner.packing import PackedRow, TrainSample, dummy_row, pack_rows, split_over_ranks
+from trainer.learner.engine import PackedModel, build_critic, build_policy, build_reference, init_process_group
+from trainer.learner.packing import PackedRow, dummy_row, pack_rows, split_over_ranks
+from trainer.learner.samples import TrainSample, read_samples
+from trainer.learner.totals import Totals
 from trainer.learner.weights import full_tensors, largest_tensor_bytes
 from trainer.serving.buckets import TensorRecord, fingerprint
 from trainer.serving.sender import ReplicaActors, send_weights
@@ -52,11 +56,16 @@ class LearnerRank:
     ) -> None:
         import importlib
 
+        # a config that arrives by pickle has not gone through the validation that fills the registries
+        load_builtin()
         for plugin in plugins:
             importlib.import_module(plugin)
         self.rank, self.config, self.algorithm = rank, config, algorithm
         self.updates = 0
         self._record: UpdateRecord | None = None
+        self._reference: PackedModel | None = None
+        self._critic: PackedModel | None = None
+        self._select = POLICY_LOSSES[algorithm.policy_loss].options.get("select")
 
     def open_store(self, address: str) -> tuple[str, int]:
         """Rank 0: the store where ranks meet, on a port that the kernel picks."""
@@ -78,10 +87,13 @@ class LearnerRank:
         if self.rank:
             timeout = timedelta(seconds=60)
             self._store = torch.distributed.TCPStore(address, port, self.config.ranks, is_master=False, timeout=timeout)
-        _init_process_group(self._store, self.rank, self.config)
+        init_process_group(self._store, self.rank, self.config)
         self._model_path = model_path
-        self._engine, self._head = _build_engine(model_path, self.config)
-        self._device = self._engine.device
+        self._policy = build_policy(model_path, self.config)
+        if self.algorithm.kl.place != "none":
+            self._reference = build_reference(model_path, self.config)
+        if self.config.critic is not None:
+            self._critic = build_critic(model_path, self.config, self.config.critic)
 
     def update(self, step: int, batch_path: str, temperature: float) -> UpdateRecord:
         """Apply update `step` from a batch. A repeated call for the last step returns its record.
@@ -95,46 +107,71 @@ class LearnerRank:
             raise LearnerError(
                 f"asked for update {step}, but the weights are at {self.updates}; restore a checkpoint first"
             )
-        samples, mini_batches = _read_mini_batches(Path(batch_path), self.config.mini_batch_size)
-        totals = _Totals()
+        samples = read_samples(read_train_batch(Path(batch_path)))
+        size = self.config.mini_batch_size or max(len(samples), 1)
+        mini_batches = [samples[i : i + size] for i in range(0, len(samples), size)]
+        totals = Totals(self.algorithm.rollout_correction)
+        if self._critic is not None:
+            for mini_batch in mini_batches:
+                self._train_critic(self._critic, mini_batch, totals)
         work = [self._prepare(mini_batch) for mini_batch in mini_batches]
-        if len(work) > 1:
-            # the policy that ratios compare with is the one before the first step, for all mini-batches
+        if len(work) * self.config.ppo_epochs > 1 or self._select is not None:
+            # the policy that ratios compare with is the one before the first step, for all mini-batches and epochs
             for part in work:
-                part.old_logprobs = [self._old_logprobs(row, temperature) for row in part.rows]
-        for part in work:
-            self._mini_batch(part, temperature, totals)
+                self._remember_old(part, temperature, seed=step)
+        for epoch in range(self.config.ppo_epochs):
+            for part in work:
+                self._train_policy(part, temperature, totals, measure=epoch == 0)
         self.updates = step
-        metrics = totals.reduce() | {
-            "actor/lr": float(self._engine.get_lr()[0]),
-            "actor/update_tokens": float(sum(len(s.token_ids) for s in samples if s.advantage != 0)),
+        metrics = totals.reduce(len(work) * self.config.ppo_epochs) | {
+            "actor/lr": float(self._policy.engine.get_lr()[0]),
+            "actor/update_tokens": float(sum(len(s.token_ids) for s in samples if self._trains(s))),
         }
         self._record = UpdateRecord(step, self.fingerprint(), metrics)
         return self._record
 
-    def logprobs(self, batch_path: str, temperature: float) -> list[list[float]]:
-        """Log-probs of the trained tokens of every rollout in a batch, in its order, under the present weights."""
-        samples, _ = _read_mini_batches(Path(batch_path), None)
-        result: list[list[float]] = [[] for _ in samples]
+    def score(
+        self, batch_path: str, columns: Sequence[str], temperature: float, updates: int
+    ) -> dict[str, Float[np.ndarray, " N"]]:
+        """Columns of the sampled tokens of a batch, in its order, under the present weights; on rank 0 alone.
+
+        `old_logprobs` and `sum_pi_squared` are of the policy, `ref_logprobs` of the reference, `values` of the critic.
+
+        Raises:
+            LearnerError: the weights are not those after `updates`, or no model here computes such a column.
+        """
+        if updates != self.updates:
+            raise LearnerError(
+                f"asked to score with the weights after {updates} updates, but they are at {self.updates}"
+            )
+        samples = read_samples(pq.read_table(batch_path))
+        found: dict[int, dict[str, np.ndarray]] = {sample.index: {} for sample in samples}
         with torch.no_grad():
-            for row in pack_rows(samples, self.config.micro_batch_tokens):
-                values = self._forward(row, temperature).tolist()
-                for owner, value in zip(row.sample_index.tolist(), values, strict=True):
-                    result[row.samples[owner].index].append(value)
-        return result
+            for row in self._rows_of_rank(samples):
+                for name, values in self._score_row(row, columns, temperature).items():
+                    for sample, part in zip(row.samples, _by_sample(row, values), strict=True):
+                        found[sample.index][name] = part.numpy()
+        merged: dict[int, dict[str, np.ndarray]] = {}
+        for part in _gather({index: values for index, values in found.items() if values}):
+            merged |= part
+        if self.rank or not samples:
+            return {}
+        return {name: np.concatenate([merged[sample.index][name] for sample in samples]) for name in columns}
 
     def fingerprint(self) -> str:
         """Digest of all weights, names and types included; what a replica reports after a sync in this precision."""
         dtype = getattr(torch, self.config.dtype)
-        return fingerprint(TensorRecord.of(name, tensor) for name, tensor in full_tensors(self._engine, dtype, 2**26))
+        return fingerprint(
+            TensorRecord.of(name, tensor) for name, tensor in full_tensors(self._policy.engine, dtype, 2**26)
+        )
 
     def send_weights(self, version: int, replicas: Sequence[Any], dtype: str, bucket_bytes: int) -> str | None:
         """Sync the replicas to weight `version`. Returns, on rank 0, the fingerprint that they confirmed."""
         wire = getattr(torch, dtype)
-        tensors = full_tensors(self._engine, wire, bucket_bytes)
+        tensors = full_tensors(self._policy.engine, wire, bucket_bytes)
         if self.rank == 0:
             return send_weights(
-                tensors, ReplicaActors(replicas), version, largest_tensor_bytes(self._engine, wire), bucket_bytes
+                tensors, ReplicaActors(replicas), version, largest_tensor_bytes(self._policy.engine, wire), bucket_bytes
             )
         for _ in tensors:
             pass
@@ -143,7 +180,8 @@ class LearnerRank:
     def save(self, root: str) -> str:
         """Write a checkpoint of the present weights and optimizer. Returns its folder."""
         state = {"updates": self.updates}
-        path = checkpoints.save(self._engine, Path(root), self.updates, self.fingerprint(), self._model_path, state)
+        engines = {name: model.engine for name, model in self._trained_models().items()}
+        path = checkpoints.save(engines, Path(root), self.updates, self.fingerprint(), self._model_path, state)
         return str(path)
 
     def load(self, path: str) -> int:
@@ -153,7 +191,8 @@ class LearnerRank:
             LearnerError: the restored weights are not the ones that were saved.
         """
         checkpoint = checkpoints.Checkpoint.open(Path(path))
-        self.updates = int(checkpoints.load(self._engine, checkpoint)["updates"])
+        engines = {name: model.engine for name, model in self._trained_models().items()}
+        self.updates = int(checkpoints.load(engines, checkpoint)["updates"])
         self._record = None
         restored = self.fingerprint()
         if restored != checkpoint.fingerprint:
@@ -166,210 +205,170 @@ class LearnerRank:
         """Number of updates applied."""
         return self.updates
 
-    def _prepare(self, samples: Sequence[TrainSample]) -> "_Work":
-        counts = GlobalCounts(len(samples), sum(sample.trained_tokens for sample in samples))
-        # a rollout without advantage has no gradient: it counts in the normaliser, but need not be computed
-        signal = [sample for sample in samples if sample.advantage != 0 and sample.trained_tokens]
-        rows = self._rows_of_rank(signal) if signal else []
-        return _Work(rows, [None] * len(rows), counts)
+    def _trained_models(self) -> dict[str, PackedModel]:
+        return {"policy": self._policy} | ({"critic": self._critic} if self._critic else {})
 
-    def _mini_batch(self, work: "_Work", temperature: float, totals: "_Totals") -> None:
-        if not work.rows:
-            return
-        for row, old_logprobs in zip(work.rows, work.old_logprobs, strict=True):
-            logprobs = self._forward(row, temperature)
-            loss = self._loss(row, logprobs, old_logprobs, work.counts, totals)
-            # ZeRO averages gradients over ranks; the shares must add up
-            self._engine.backward(loss * self.config.ranks)
-        self._engine.step()
-        totals.step(self._engine)
+    def _trains(self, sample: TrainSample) -> bool:
+        """Whether a rollout has a gradient. One without counts in the normaliser, but need not be computed."""
+        pulls = self.algorithm.kl.in_loss or self.algorithm.entropy_coeff > 0
+        return sample.trained_tokens > 0 and (pulls or sample.has_signal)
+
+    def _prepare(self, samples: Sequence[TrainSample]) -> "_Work":
+        rows = self._rows_of_rank([sample for sample in samples if self._trains(sample)])
+        return _Work(samples, rows, _count(samples))
 
     def _rows_of_rank(self, samples: Sequence[TrainSample]) -> list[PackedRow]:
+        """This rank's rows; as many as every other rank has, for each row is a chain of collectives."""
+        if not samples:
+            return []
         shares = split_over_ranks(pack_rows(samples, self.config.micro_batch_tokens), self.config.ranks)
         most = max(len(share) for share in shares)
         mine = shares[self.rank]
         return mine + [dummy_row(samples[0])] * (most - len(mine))
 
-    def _old_logprobs(self, row: PackedRow, temperature: float) -> Float[torch.Tensor, " N"]:
+    def _remember_old(self, work: "_Work", temperature: float, seed: int) -> None:
+        """Keep the log-probs of the present policy, and what the loss selects by them over the whole mini-batch."""
         with torch.no_grad():
-            return self._forward(row, temperature)
-
-    def _forward(self, row: PackedRow, temperature: float) -> Float[torch.Tensor, " N"]:
-        self._head.aim(row.target_ids.to(self._device), temperature)
-        output = self._engine(
-            input_ids=row.token_ids.to(self._device),
-            position_ids=row.position_ids.to(self._device),
-            logits_to_keep=row.hidden_index.to(self._device),
-            spans=row.spans,
-            use_cache=False,
+            old = [self._policy.forward(row, temperature) for row in work.rows]
+        work.old_logprobs = list(old)
+        if self._select is None:
+            return
+        mine = {
+            sample.index: part.cpu()
+            for row, values in zip(work.rows, old, strict=True)
+            for sample, part in zip(row.samples, _by_sample(row, values), strict=True)
+        }
+        everywhere: dict[int, torch.Tensor] = {}
+        for part in _gather(mine):
+            everywhere |= part
+        known = [sample for sample in work.samples if sample.index in everywhere]
+        if not known:
+            return
+        advantages = torch.from_numpy(np.concatenate([sample.columns["advantages"] for sample in known]))
+        logprobs = torch.cat([everywhere[sample.index] for sample in known])
+        chosen = self._select(advantages, logprobs, self.algorithm, seed).split(
+            [len(everywhere[s.index]) for s in known]
         )
-        return output.logits[0, :, 0]
+        by_index = {sample.index: part for sample, part in zip(known, chosen, strict=True)}
+        work.selected = [
+            torch.cat([by_index[s.index] for s in row.samples]) if row.samples else None for row in work.rows
+        ]
 
-    def _loss(
-        self,
-        row: PackedRow,
-        logprobs: Float[torch.Tensor, " N"],
-        old_logprobs: Float[torch.Tensor, " N"] | None,
-        counts: GlobalCounts,
-        totals: "_Totals",
+    def _train_policy(self, work: "_Work", temperature: float, totals: Totals, measure: bool) -> None:
+        if not work.rows:
+            return
+        for place, row in enumerate(work.rows):
+            logprobs = self._policy.forward(row, temperature)
+            loss = self._policy_loss(work, place, logprobs, totals, measure) if row.samples else logprobs.sum() * 0.0
+            # ZeRO averages gradients over ranks; the shares must add up
+            self._policy.engine.backward(loss * self.config.ranks)
+        self._policy.engine.step()
+        totals.step(self._policy.engine, "actor/grad_norm")
+
+    def _policy_loss(
+        self, work: "_Work", place: int, logprobs: Float[torch.Tensor, " N"], totals: Totals, measure: bool
     ) -> Float[torch.Tensor, ""]:
-        if not row.samples:
-            return logprobs.sum() * 0.0
-        advantages = torch.tensor([sample.advantage for sample in row.samples], dtype=torch.float32)[row.sample_index]
+        """This row's share of the loss of its mini-batch."""
+        row, config, device = work.rows[place], self.algorithm, logprobs.device
+        old = work.old_logprobs[place]
+        # one step on fresh rollouts: the policy that sampled is the one that is trained, and the ratio is exactly 1
+        trainer = logprobs.detach() if old is None else old
+        rollout = row.columns["rollout_logprobs"].to(device)
+        sample_index, count = row.sample_index.to(device), len(row.samples)
+        correction = correct(trainer, rollout, sample_index, count, config.rollout_correction)
+        selected = work.selected[place]
         inputs = LossInputs(
             logprobs=logprobs,
-            # one step on fresh rollouts: the policy that sampled is the one that is trained, and the ratio is exactly 1
-            old_logprobs=logprobs.detach() if old_logprobs is None else old_logprobs,
-            advantages=advantages.to(self._device),
-            sample_index=row.sample_index.to(self._device),
-            sample_count=len(row.samples),
+            old_logprobs=rollout if config.rollout_correction.mode == "bypass" else trainer,
+            advantages=row.columns["advantages"].to(device),
+            sample_index=sample_index,
+            sample_count=count,
+            selected=None if selected is None else selected.to(device),
         )
-        outputs = POLICY_LOSSES[self.algorithm.policy_loss](inputs, self.algorithm)
-        loss = aggregate(outputs.losses, inputs, self.algorithm.loss_agg, counts)
-        totals.row(row, loss, outputs.metrics, inputs.old_logprobs, self._head.entropy)
+        outputs = POLICY_LOSSES[config.policy_loss].function(inputs, config)
+
+        def share(losses: Float[torch.Tensor, " N"]) -> Float[torch.Tensor, ""]:
+            return aggregate(losses, sample_index, count, work.counts, config)
+
+        shares = {"actor/pg_loss": share(correction.apply(outputs.losses))}
+        loss = shares["actor/pg_loss"]
+        entropy = self._policy.head.entropy
+        if config.entropy_coeff:
+            shares["actor/entropy_loss"] = share(entropy)
+            loss = loss - config.entropy_coeff * shares["actor/entropy_loss"]
+        if config.kl.in_loss:
+            divergence = KL_ESTIMATORS[config.kl.estimator].function(logprobs, row.columns["ref_logprobs"].to(device))
+            shares["actor/kl_loss"] = share(divergence)
+            loss = loss + config.kl.coef * shares["actor/kl_loss"]
+        totals.add(len(row.target_ids), outputs.metrics | {"actor/entropy": entropy}, shares)
+        if measure:
+            totals.compare(trainer, rollout, row, correction)
         return loss
+
+    def _train_critic(self, critic: PackedModel, samples: Sequence[TrainSample], totals: Totals) -> None:
+        counts = _count(samples)
+        rows = self._rows_of_rank(samples)
+        for row in rows:
+            values = critic.forward(row)
+            loss = values.sum() * 0.0
+            if row.samples:
+                old, returns = (row.columns[name].to(values.device) for name in ("values", "returns"))
+                outputs = value_loss(values, old, returns, self.algorithm)
+                loss = outputs.losses.sum() / counts.tokens
+                means = {name: column.sum() / counts.tokens for name, column in outputs.metrics.items()}
+                totals.add_shares({"critic/vf_loss": loss} | means)
+            critic.engine.backward(loss * self.config.ranks)
+        if rows:
+            critic.engine.step()
+            totals.step(critic.engine, "critic/grad_norm")
+
+    def _score_row(self, row: PackedRow, columns: Sequence[str], temperature: float) -> dict[str, torch.Tensor]:
+        scores = {}
+        if {"old_logprobs", "sum_pi_squared"} & set(columns):
+            scores["old_logprobs"] = self._policy.forward(row, temperature)
+            scores["sum_pi_squared"] = self._policy.head.sum_pi_squared
+        if "ref_logprobs" in columns and self._reference is not None:
+            scores["ref_logprobs"] = self._reference.forward(row, temperature)
+        if "values" in columns and self._critic is not None:
+            scores["values"] = self._critic.forward(row)
+        missing = sorted(set(columns) - set(scores))
+        if missing:
+            raise LearnerError(
+                f"no model here computes {missing}: values need learner.critic, ref_logprobs algorithm.kl"
+            )
+        return {name: scores[name].float().cpu() for name in columns} if row.samples else {}
 
 
 @dataclass
 class _Work:
     """One mini-batch on this rank: an optimizer step. `old_logprobs` of a row is None where the ratio is 1."""
 
+    samples: Sequence[TrainSample]
     rows: list[PackedRow]
-    old_logprobs: list[Float[torch.Tensor, " N"] | None]
     counts: GlobalCounts
+    old_logprobs: list[Float[torch.Tensor, " N"] | None] = field(init=False)
+    selected: list[Bool[torch.Tensor, " N"] | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.old_logprobs = [None] * len(self.rows)
+        self.selected = [None] * len(self.rows)
 
 
-class _Totals:
-    """Sums of one update over rows, then over ranks."""
-
-    def __init__(self) -> None:
-        self.mismatch = MismatchSums.zero()
-        self.tokens = 0
-        self.loss = 0.0
-        self.sums: dict[str, float] = {}
-        self.grad_norms: list[float] = []
-        self.skipped = 0
-
-    def row(
-        self,
-        row: PackedRow,
-        loss: torch.Tensor,
-        metrics: dict[str, torch.Tensor],
-        old_logprobs: torch.Tensor,
-        entropy: torch.Tensor,
-    ) -> None:
-        self.tokens += len(row.target_ids)
-        self.loss += float(loss.detach())
-        for name, values in (metrics | {"actor/entropy": entropy}).items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(values.sum())
-        self.mismatch.add(old_logprobs, row.rollout_logprobs)
-
-    def step(self, engine: Any) -> None:
-        self.grad_norms.append(float(engine.get_global_grad_norm()))
-        self.skipped += not engine.was_step_applied()
-
-    def reduce(self) -> dict[str, float]:
-        """Metrics over all ranks; the same on each."""
-        import torch.distributed as dist
-
-        names = sorted(set().union(*_gather_objects(sorted(self.sums))))
-        local = [self.sums.get(name, 0.0) for name in names] + [self.loss, float(self.tokens)]
-        totals = torch.tensor(local, dtype=torch.float64)
-        dist.all_reduce(totals)
-        dist.all_reduce(self.mismatch.sums)
-        dist.all_reduce(self.mismatch.max_diff, op=dist.ReduceOp.MAX)
-        tokens = max(float(totals[-1]), 1.0)
-        metrics = {name: float(total) / tokens for name, total in zip(names, totals[:-2], strict=True)}
-        metrics["actor/pg_loss"] = float(totals[-2])
-        if self.grad_norms:
-            metrics["actor/grad_norm"] = sum(self.grad_norms) / len(self.grad_norms)
-        metrics["actor/skipped_steps"] = float(self.skipped)
-        return metrics | self.mismatch.metrics()
+def _count(samples: Iterable[TrainSample]) -> GlobalCounts:
+    lengths = [sample.trained_tokens for sample in samples]
+    return GlobalCounts(len(lengths), sum(lengths))
 
 
-def _gather_objects(value: Any) -> list[Any]:
+def _by_sample(row: PackedRow, values: torch.Tensor) -> Sequence[torch.Tensor]:
+    return values.split([sample.trained_tokens for sample in row.samples])
+
+
+def _gather(value: Any) -> list[Any]:
+    """The value of each rank, on all of them."""
     import torch.distributed as dist
 
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [value]
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, value)
     return gathered
-
-
-def _read_mini_batches(path: Path, size: int | None) -> tuple[list[TrainSample], list[list[TrainSample]]]:
-    """Rollouts of a batch, and the same cut into mini-batches of `size` (one, if None)."""
-    rows = read_train_batch(path).to_pylist()
-    samples = [
-        TrainSample(
-            index=i,
-            group_id=row["group_id"],
-            token_ids=row["token_ids"],
-            loss_mask=row["loss_mask"],
-            rollout_logprobs=row["logprobs"],
-            prompt_length=row["prompt_length"],
-            advantage=row["advantage"],
-        )
-        for i, row in enumerate(rows)
-    ]
-    size = size or max(len(samples), 1)
-    return samples, [samples[i : i + size] for i in range(0, len(samples), size)]
-
-
-def _init_process_group(store: Any, rank: int, config: LearnerConfig) -> None:
-    import deepspeed
-    import deepspeed.ops
-    import torch.distributed as dist
-    from deepspeed.utils.logging import logger
-
-    logger.setLevel("WARNING")
-    # collectives that DeepSpeed calls are deprecated in torch: one line per call otherwise
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
-    # DeepSpeed adopts the group; these are only read by its launcher detection
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(config.ranks), LOCAL_RANK="0")
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    backend = "nccl" if config.gpus_per_rank else "gloo"
-    timeout = timedelta(seconds=config.timeout)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=config.ranks, timeout=timeout)
-    # an op for inference only, compiled at start-up with a C++ compiler that a laptop need not have
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(backend)
-
-
-def _build_engine(model_path: str, config: LearnerConfig) -> tuple[Any, Any]:
-    import deepspeed
-    from transformers import AutoModelForCausalLM
-
-    from trainer.learner.attention import NAME, register
-    from trainer.learner.logprobs import LogProbHead
-
-    register()
-    dtype = getattr(torch, config.dtype)
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation=NAME)
-    model.lm_head = LogProbHead(model.lm_head, config.logprob_chunk)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.train()
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
-    )
-    warmup = max(config.lr_warmup_steps, 1)
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=optimizer,
-        config=_deepspeed_config(config),
-        lr_scheduler=lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / warmup)),
-    )
-    return engine, engine.module.lm_head
-
-
-def _deepspeed_config(config: LearnerConfig) -> dict[str, Any]:
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        # we scale losses ourselves and step once a mini-batch, however many rows it has
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": config.grad_clip,
-        "bf16": {"enabled": config.dtype == "bfloat16"},
-        "zero_optimization": {"stage": 3, "overlap_comm": bool(config.gpus_per_rank), "contiguous_gradients": True},
-        "zero_force_ds_cpu_optimizer": False,
-        "steps_per_print": 10**9,
-    }

@@ -1,22 +1,28 @@
-"""Combinations that would train something else than meant are refused, with the setting that mends them."""
+"""Names and ranges of the algorithm section; what fits together is test_check's."""
 
 import pytest
 from pydantic import ValidationError
 
 from trainer.algorithms.config import AlgorithmConfig
-from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES, register
+
+
+def test_defaults_are_grpo_and_gspo():
+    config = AlgorithmConfig()
+    assert (config.adv_estimator, config.policy_loss, config.loss_agg) == ("grpo", "gspo", "seq-mean-token-mean")
+    assert (config.clip_ratio_low, config.clip_ratio_high) == (3e-4, 4e-4)
+    assert (config.rollout_correction.mode, config.rollout_correction.weights) == ("decoupled", "token")
+    assert config.kl.place == "none"
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"adv_estimator": "gae"}, "adv_estimator is 'gae'; known are .*grpo"),
-        ({"policy_loss": "dpo"}, "policy_loss is 'dpo'; known are gspo, ppo"),
-        ({"loss_agg": "token-mean"}, "loss_agg is 'token-mean'.*set that, or policy_loss: ppo"),
-        ({"policy_loss": "ppo"}, "clip_ratio_high is 0.0004.*set clip_ratio_low: 0.2 and clip_ratio_high: 0.2"),
+        ({"adv_estimator": "gea"}, "adv_estimator is 'gea'; known are gae, .*grpo"),
+        ({"policy_loss": "dpo"}, "policy_loss is 'dpo'; known are .*gspo"),
+        ({"loss_agg": "mean"}, "loss_agg is 'mean'; known are .*token-mean"),
+        ({"kl": {"estimator": "k4"}}, "kl.estimator is 'k4'; known are .*k1"),
         ({"clip_ratio_low": 0.0}, "clip_ratio_low"),
         ({"clip_ratio_c": 1.0}, "clip_ratio_c"),
-        ({"loss_agg": "mean"}, "loss_agg"),
         ({"clip": 0.2}, "clip"),
     ],
 )
@@ -25,24 +31,21 @@ def test_refused(values, message):
         AlgorithmConfig(**values)
 
 
-def test_ppo_with_its_own_bounds_is_accepted():
-    config = AlgorithmConfig(policy_loss="ppo", clip_ratio_low=0.2, clip_ratio_high=0.2, loss_agg="token-mean")
-    assert config.loss_agg == "token-mean"
+@pytest.mark.parametrize(
+    ("values", "columns"),
+    [
+        ({}, []),
+        ({"adv_estimator": "gae"}, ["values"]),
+        ({"adv_estimator": "optimal_token_baseline"}, ["old_logprobs", "sum_pi_squared"]),
+        ({"adv_estimator": "remax"}, []),
+        ({"kl": {"place": "loss"}}, ["ref_logprobs"]),
+        ({"kl": {"place": "reward"}}, ["old_logprobs", "ref_logprobs"]),
+    ],
+)
+def test_what_the_learner_must_compute_first(values, columns):
+    assert AlgorithmConfig(**values).score_columns == columns
 
 
-def test_builtin_algorithms_are_registered():
-    assert "grpo" in ADVANTAGE_ESTIMATORS
-    assert {"gspo", "ppo"} <= POLICY_LOSSES.keys()
-
-
-def test_a_name_is_taken_once():
-    registry = {}
-    register(registry, "mine")(len)
-    with pytest.raises(ValueError, match="'mine' is registered already, by builtins"):
-        register(registry, "mine")(max)
-    assert registry == {"mine": len}
-
-
-def test_a_users_loss_becomes_known(monkeypatch):
-    monkeypatch.setitem(POLICY_LOSSES, "mine", lambda inputs, config: None)
-    assert AlgorithmConfig(policy_loss="mine", loss_agg="token-mean").policy_loss == "mine"
+def test_only_remax_asks_for_a_greedy_trial():
+    assert AlgorithmConfig(adv_estimator="remax").needs_greedy_trial
+    assert not AlgorithmConfig().needs_greedy_trial

@@ -1,15 +1,16 @@
-"""GSPO-token gives the value and the gradient of the sequence form."""
+"""GSPO in token form has the value and the gradient of the sequence form; what differs for advantages by token."""
 
 import pytest
 import torch
-from support.losses import make_inputs
+from support.losses import make_config, make_inputs
 
 from trainer.algorithms.aggregation import GlobalCounts, aggregate
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.algorithms.policy_losses.base import LossInputs
 from trainer.algorithms.policy_losses.gspo import gspo
+from trainer.algorithms.policy_losses.gspo_token import gspo_token
 
-WIDE = AlgorithmConfig(clip_ratio_low=0.2, clip_ratio_high=0.3)
+WIDE = make_config(clip_ratio_low=0.2, clip_ratio_high=0.3)
 
 
 def sequence_form(inputs: LossInputs, low: float, high: float) -> torch.Tensor:
@@ -25,7 +26,7 @@ def sequence_form(inputs: LossInputs, low: float, high: float) -> torch.Tensor:
 
 def ours(inputs: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     counts = GlobalCounts(inputs.sample_count, len(inputs.logprobs))
-    return aggregate(gspo(inputs, config).losses, inputs, "seq-mean-token-mean", counts)
+    return aggregate(gspo(inputs, config).losses, inputs.sample_index, inputs.sample_count, counts, config)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -38,6 +39,19 @@ def test_value_and_gradient_are_the_sequence_forms(seed, spread):
     (expected,) = torch.autograd.grad(direct, inputs.logprobs)
     torch.testing.assert_close(gradient, expected)
     assert gradient.isfinite().all()
+
+
+def test_the_token_form_is_the_same_where_tokens_share_an_advantage():
+    inputs = make_inputs((3, 1, 5, 8), 0.5)
+    torch.testing.assert_close(gspo_token(inputs, WIDE).losses, gspo(inputs, WIDE).losses)
+
+
+def test_advantages_by_token_reach_the_token_form_only():
+    inputs = make_inputs((4,), spread=0.0, by_token=True)
+    (by_token,) = torch.autograd.grad(gspo_token(inputs, WIDE).losses.sum(), inputs.logprobs)
+    torch.testing.assert_close(by_token, -inputs.advantages)
+    (by_rollout,) = torch.autograd.grad(gspo(inputs, WIDE).losses.sum(), inputs.logprobs)
+    torch.testing.assert_close(by_rollout, -inputs.advantages.mean().expand(4))
 
 
 def shifted(shift: float, advantage: float) -> LossInputs:

@@ -4,13 +4,12 @@ import math
 
 import pytest
 import torch
-from support.losses import make_inputs
+from support.losses import make_config, make_inputs
 
-from trainer.algorithms.config import AlgorithmConfig
 from trainer.algorithms.policy_losses.base import LossInputs
 from trainer.algorithms.policy_losses.ppo import ppo
 
-CONFIG = AlgorithmConfig(policy_loss="ppo", clip_ratio_low=0.2, clip_ratio_high=0.3, clip_ratio_c=3.0)
+CONFIG = make_config(policy_loss="ppo", clip_ratio_low=0.2, clip_ratio_high=0.3, clip_ratio_c=3.0)
 
 
 def token(ratio: float, advantage: float) -> LossInputs:
@@ -61,20 +60,3 @@ def test_each_token_is_alone():
             torch.zeros(1, dtype=torch.long), 1,
         )  # fmt: skip
         torch.testing.assert_close(ppo(alone, CONFIG).losses[0], together[i])
-
-
-def test_on_policy_gradient_is_minus_the_advantage():
-    inputs = make_inputs(spread=0.0)
-    (gradient,) = torch.autograd.grad(ppo(inputs, CONFIG).losses.sum(), inputs.logprobs)
-    torch.testing.assert_close(gradient, -inputs.advantages)
-
-
-def test_a_huge_ratio_stays_finite():
-    old = torch.tensor([-900.0], dtype=torch.float64)
-    inputs = LossInputs(
-        torch.zeros(1, dtype=torch.float64, requires_grad=True),
-        old, -torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.long), 1,
-    )  # fmt: skip
-    outputs = ppo(inputs, CONFIG)
-    (gradient,) = torch.autograd.grad(outputs.losses.sum(), inputs.logprobs)
-    assert outputs.losses.isfinite().all() and gradient.isfinite().all()

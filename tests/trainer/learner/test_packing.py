@@ -1,22 +1,16 @@
 """Packing with shared prompts: every trained token once, predicted by a hidden state that sees its own past only."""
 
-import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rollouts import make_rollout, make_sample
 
-from trainer.learner.packing import (
-    PackedRow,
-    TrainSample,
-    common_prefix,
-    dummy_row,
-    pack_rows,
-    split_over_ranks,
-)
+from trainer.learner.packing import PackedRow, common_prefix, dummy_row, pack_rows, split_over_ranks
+from trainer.learner.samples import TrainSample
 
 
 @st.composite
@@ -37,9 +31,8 @@ def batches(draw) -> list[TrainSample]:
                     group_id=f"group-{group}",
                     token_ids=ids,
                     loss_mask=[0] * len(prompt) + mask,
-                    rollout_logprobs=[-i / 16 for i in range(len(ids))],
                     prompt_length=len(prompt),
-                    advantage=float(len(samples)),
+                    columns={"rollout_logprobs": np.array([-i / 16 for i, m in enumerate(mask) if m], np.float32)},
                 )
             )
     return draw(st.permutations(samples))
@@ -63,7 +56,7 @@ def test_every_trained_token_once_with_its_own_past(samples, budget):
             i = len(past)
             assert past == list(sample.token_ids[:i]) and positions == list(range(i))
             assert row.target_ids[n] == sample.token_ids[i]
-            assert row.rollout_logprobs[n] == sample.rollout_logprobs[i]
+            assert row.columns["rollout_logprobs"][n] == -(i - sample.prompt_length) / 16
             seen[sample.index, i] += 1
     assert seen == Counter((s.index, i) for s in samples for i, trained in enumerate(s.loss_mask) if trained)
 
@@ -106,16 +99,18 @@ def test_sampled_tokens_are_never_shared():
     assert len(row.target_ids) == 2 * samples[0].trained_tokens
 
 
-def test_numbers_of_tokens_that_were_not_sampled_do_not_enter():
-    (row,) = pack_rows([make_sample(make_rollout())], 2048)
-    assert not math.isnan(row.rollout_logprobs.sum().item())
+def test_a_row_has_the_columns_that_all_of_its_samples_have():
+    samples = [make_sample(make_rollout(group_id=f"g-{i}"), i) for i in range(2)]
+    samples[1].columns.pop("advantages")
+    (row,) = pack_rows(samples, 2048)
+    assert set(row.columns) == {"rollout_logprobs"}
 
 
 def test_a_dummy_row_computes_and_trains_nothing():
     row = dummy_row(make_sample(make_rollout()))
     assert row.tokens > 0 and row.spans
     assert not row.samples
-    assert [len(x) for x in (row.hidden_index, row.target_ids, row.rollout_logprobs, row.sample_index)] == [0] * 4
+    assert [len(x) for x in (row.hidden_index, row.target_ids, row.sample_index)] == [0] * 3
     assert row.hidden_index.dtype == torch.long
 
 

@@ -4,8 +4,8 @@ ZeRO itself is tested where engines are real, in tests/integration.
 """
 
 import dataclasses
-from types import SimpleNamespace
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -15,22 +15,32 @@ from support.plain import (
     gradients,
     load_packed,
     load_plain,
+    plain_entropy,
     plain_logprobs,
     samples_like,
     sharpen,
 )
-from support.rollouts import make_rollout
+from support.rollouts import batch_of, make_rollout
 from support.tiny import tiny_model
 
 from trainer.algorithms.config import AlgorithmConfig
-from trainer.batch import make_batch, with_advantages
+from trainer.algorithms.rollout_correction.config import RolloutCorrectionConfig
+from trainer.batch import with_advantages
 from trainer.learner.config import LearnerConfig
-from trainer.learner.rank import LearnerError, LearnerRank, _read_mini_batches, _Totals
+from trainer.learner.engine import PackedModel
+from trainer.learner.rank import LearnerError, LearnerRank
+from trainer.learner.samples import read_samples
+from trainer.learner.totals import Totals
+from trainer.learner.value_head import ValueHead
 
 TEMPERATURE = 0.8
 SAMPLES = samples_like([(17, 3), (9, 1), (6, 2)])
-GSPO = AlgorithmConfig()
-PPO = AlgorithmConfig(policy_loss="ppo", clip_ratio_low=0.2, clip_ratio_high=0.2, loss_agg="token-mean")
+UNCORRECTED = RolloutCorrectionConfig(mode="off")
+"""The log-probs of the samples are made up: as importance weights they would scale the gradients."""
+GSPO = AlgorithmConfig(rollout_correction=UNCORRECTED)
+PPO = AlgorithmConfig(
+    policy_loss="ppo", clip_ratio_low=0.2, clip_ratio_high=0.2, loss_agg="token-mean", rollout_correction=UNCORRECTED
+)
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +79,26 @@ class PlainEngine:
 
 def make_rank(folder, algorithm=GSPO, rank=0, lr=0.0, **config) -> LearnerRank:
     learner = LearnerRank(rank, LearnerConfig(dtype="float32", **config), algorithm)
-    learner._engine = PlainEngine(load_packed(folder), lr)
-    learner._head, learner._device = learner._engine.module.lm_head, torch.device("cpu")
+    learner._policy = packed(folder, lr)
     return learner
 
 
-def train(learner, samples, recompute_old=False) -> _Totals:
+def packed(folder, lr=0.0) -> PackedModel:
+    model = load_packed(folder)
+    return PackedModel(PlainEngine(model, lr), model.lm_head)
+
+
+def train(learner, samples, recompute_old=False) -> Totals:
     """One mini-batch."""
-    totals, work = _Totals(), learner._prepare(samples)
+    totals, work = Totals(learner.algorithm.rollout_correction), learner._prepare(samples)
     if recompute_old:
-        work.old_logprobs = [learner._old_logprobs(row, TEMPERATURE) for row in work.rows]
-    learner._mini_batch(work, TEMPERATURE, totals)
+        learner._remember_old(work, TEMPERATURE, seed=1)
+    learner._train_policy(work, TEMPERATURE, totals, measure=True)
     return totals
+
+
+def without_signal(sample):
+    return dataclasses.replace(sample, columns=sample.columns | {"advantages": 0 * sample.columns["advantages"]})
 
 
 def gradient_of(folder, samples, algorithm=GSPO, recompute_old=False, **config):
@@ -90,7 +108,7 @@ def gradient_of(folder, samples, algorithm=GSPO, recompute_old=False, **config):
     for rank in range(ranks):
         learner = make_rank(folder, algorithm, rank, **config)
         train(learner, samples, recompute_old)
-        for name, gradient in gradients(learner._engine.module).items():
+        for name, gradient in gradients(learner._policy.engine.module).items():
             total[name] = total.get(name, 0) + gradient / ranks
     return total
 
@@ -98,7 +116,7 @@ def gradient_of(folder, samples, algorithm=GSPO, recompute_old=False, **config):
 def expected_gradient(folder, samples, mode):
     """Of -A log p, which is where the ratio is 1, averaged as `mode` says."""
     model = load_plain(folder)
-    losses = [-s.advantage * plain_logprobs(model, s, TEMPERATURE) for s in samples]
+    losses = [-torch.from_numpy(s.columns["advantages"]) * plain_logprobs(model, s, TEMPERATURE) for s in samples]
     if mode == "token-mean":
         loss = torch.cat(losses).sum() / sum(s.trained_tokens for s in samples)
     else:
@@ -119,17 +137,19 @@ def test_recomputed_old_logprobs_give_the_same_first_step(folder):
 
 
 def test_rollouts_without_advantage_count_but_are_not_computed(folder):
-    without = [dataclasses.replace(s, advantage=0.0) if i % 2 else s for i, s in enumerate(SAMPLES)]
+    without = [without_signal(s) if i % 2 else s for i, s in enumerate(SAMPLES)]
     learner = make_rank(folder)
     totals = train(learner, without)
-    assert totals.tokens == sum(s.trained_tokens for s in without if s.advantage)
-    assert_same_gradients(gradients(learner._engine.module), expected_gradient(folder, without, GSPO.loss_agg), 2e-5)
+    assert totals.tokens == sum(s.trained_tokens for s in without if s.has_signal)
+    assert_same_gradients(
+        gradients(learner._policy.engine.module), expected_gradient(folder, without, GSPO.loss_agg), 2e-5
+    )
 
 
 def test_a_mini_batch_without_signal_takes_no_step(folder):
     learner = make_rank(folder)
-    train(learner, [dataclasses.replace(s, advantage=0.0) for s in SAMPLES])
-    assert learner._engine.steps == 0
+    train(learner, [without_signal(s) for s in SAMPLES])
+    assert learner._policy.engine.steps == 0
 
 
 def test_all_ranks_compute_equally_many_rows(folder):
@@ -151,21 +171,22 @@ def group():
 def batch(tmp_path):
     rollouts = [make_rollout(f"s-{i}", turns=[(10 + i, 20), (30,)]) for i in range(4)]
     path = tmp_path / "batch.parquet"
-    pq.write_table(with_advantages(make_batch(rollouts, [1.0, 0.0, 1.0, 0.0]), [1.0, -1.0, 1.0, -1.0]), path)
+    advantages = np.repeat(np.array([1.0, -1.0, 1.0, -1.0], dtype=np.float32), 3)
+    pq.write_table(with_advantages(batch_of(rollouts), advantages), path)
     return path
 
 
 def test_updates_are_applied_once_and_in_order(folder, batch, group, monkeypatch):
-    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: f"after {self._engine.steps} steps")
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: f"after {self._policy.engine.steps} steps")
     learner = make_rank(folder)
     first = learner.update(1, str(batch), TEMPERATURE)
     assert learner.update(1, str(batch), TEMPERATURE) is first
-    assert (learner._engine.steps, first.fingerprint, learner.state()) == (1, "after 1 steps", 1)
+    assert (learner._policy.engine.steps, first.fingerprint, learner.state()) == (1, "after 1 steps", 1)
     for step in (0, 3):
         with pytest.raises(LearnerError, match=f"asked for update {step}, but the weights are at 1"):
             learner.update(step, str(batch), TEMPERATURE)
     assert learner.update(2, str(batch), TEMPERATURE).step == 2
-    assert learner._engine.steps == 2
+    assert learner._policy.engine.steps == 2
 
 
 def test_metrics_of_an_update(folder, batch, group, monkeypatch):
@@ -182,34 +203,31 @@ def test_metrics_of_an_update(folder, batch, group, monkeypatch):
 
 def test_an_empty_batch_is_an_update_without_a_step(folder, tmp_path, group, monkeypatch):
     monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
-    pq.write_table(with_advantages(make_batch([], []), []), tmp_path / "batch.parquet")
+    pq.write_table(with_advantages(batch_of([]), np.empty(0, dtype=np.float32)), tmp_path / "batch.parquet")
     learner = make_rank(folder)
     assert learner.update(1, str(tmp_path / "batch.parquet"), TEMPERATURE).step == 1
-    assert learner._engine.steps == 0
+    assert learner._policy.engine.steps == 0
 
 
-def test_later_mini_batches_are_measured_against_the_policy_before_the_first(folder, batch, group, monkeypatch):
-    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
-    learner = make_rank(folder, lr=0.05, mini_batch_size=2)
-    metrics = learner.update(1, str(batch), TEMPERATURE).metrics
-    assert learner._engine.steps == 2
-    assert metrics["actor/ppo_kl"] != 0.0
-
-
-def test_logprobs_come_in_the_order_of_the_batch(folder, batch):
+def test_scores_come_in_the_order_of_the_batch(folder, batch):
     learner = make_rank(folder, micro_batch_tokens=1)
-    samples, _ = _read_mini_batches(batch, None)
-    model = load_plain(folder)
-    for have, sample in zip(learner.logprobs(str(batch), TEMPERATURE), samples, strict=True):
-        want = plain_logprobs(model, sample, TEMPERATURE).tolist()
-        assert have == pytest.approx(want, abs=1e-5)
+    samples, model = read_samples(pq.read_table(batch)), load_plain(folder)
+    want = torch.cat([plain_logprobs(model, sample, TEMPERATURE) for sample in samples]).detach()
+    scores = learner.score(str(batch), ["sum_pi_squared", "old_logprobs"], TEMPERATURE, updates=0)
+    assert list(scores) == ["sum_pi_squared", "old_logprobs"]
+    torch.testing.assert_close(torch.from_numpy(scores["old_logprobs"]), want, atol=1e-5, rtol=0)
+    assert ((scores["sum_pi_squared"] > 0) & (scores["sum_pi_squared"] < 1)).all()
 
 
-def test_mini_batches_cover_the_batch(batch):
-    samples, mini_batches = _read_mini_batches(batch, 3)
-    assert [len(m) for m in mini_batches] == [3, 1]
-    assert [s.index for m in mini_batches for s in m] == [s.index for s in samples] == [0, 1, 2, 3]
-    assert len(_read_mini_batches(batch, None)[1]) == 1
+def test_scoring_with_other_weights_than_the_step_began_with_is_refused(folder, batch):
+    with pytest.raises(LearnerError, match="after 3 updates, but they are at 0"):
+        make_rank(folder).score(str(batch), ["old_logprobs"], TEMPERATURE, updates=3)
+
+
+@pytest.mark.parametrize("column", ["values", "ref_logprobs"])
+def test_a_column_without_its_model_is_refused(folder, batch, column):
+    with pytest.raises(LearnerError, match=f"computes \\['{column}'\\]: values need learner.critic"):
+        make_rank(folder).score(str(batch), [column], TEMPERATURE, updates=0)
 
 
 def test_a_single_rank_stays_on_loopback():
@@ -221,17 +239,105 @@ def test_plugins_are_imported_by_the_rank():
         LearnerRank(0, LearnerConfig(), GSPO, ["no_such_plugin"])
 
 
-def test_loss_asks_the_configured_algorithm(folder, monkeypatch):
-    from trainer.algorithms.registry import POLICY_LOSSES
-
-    seen = []
-    original = POLICY_LOSSES["gspo"]
-    monkeypatch.setitem(POLICY_LOSSES, "gspo", lambda inputs, config: seen.append(config) or original(inputs, config))
-    train(make_rank(folder), SAMPLES)
-    assert seen == [GSPO]
+KL = AlgorithmConfig(kl={"place": "loss", "coef": 0.5, "estimator": "k3"}, rollout_correction=UNCORRECTED)
 
 
-def test_a_skipped_step_is_counted():
-    totals = _Totals()
-    totals.step(SimpleNamespace(get_global_grad_norm=lambda: 2.0, was_step_applied=lambda: False))
-    assert (totals.skipped, totals.grad_norms) == (1, [2.0])
+def with_reference(folder, samples, shift=0.3):
+    """The samples, and a reference that finds each trained token less likely than the policy does."""
+    model = load_plain(folder)
+    return [
+        dataclasses.replace(
+            s,
+            columns=s.columns
+            | {"ref_logprobs": plain_logprobs(model, s, TEMPERATURE).detach().numpy() - np.float32(shift)},
+        )
+        for s in samples
+    ]
+
+
+@pytest.mark.parametrize("config", [{"micro_batch_tokens": 2048}, {"micro_batch_tokens": 1}, {"ranks": 3}], ids=str)
+def test_entropy_and_divergence_pull_on_all_rollouts_however_they_are_split(folder, config):
+    """Also on those without advantage."""
+    algorithm = KL.model_copy(update={"entropy_coeff": 0.25})
+    samples = with_reference(folder, [without_signal(s) if i % 2 else s for i, s in enumerate(SAMPLES)])
+    model, losses = load_plain(folder), []
+    for s in samples:
+        logprobs, entropy = plain_logprobs(model, s, TEMPERATURE), plain_entropy(model, s, TEMPERATURE)
+        log_ratio = torch.from_numpy(s.columns["ref_logprobs"]) - logprobs
+        advantages = torch.from_numpy(s.columns["advantages"])
+        losses.append((-advantages * logprobs + 0.5 * (log_ratio.exp() - log_ratio - 1) - 0.25 * entropy).mean())
+    torch.stack(losses).mean().backward()
+    assert_same_gradients(gradient_of(folder, samples, algorithm, **config), gradients(model), 5e-5)
+
+
+def test_importance_weights_scale_the_gradient_of_their_tokens(folder):
+    """The engine found each token half as likely as the trainer does: weight 2, or truncated to 1.5."""
+    model = load_plain(folder)
+    samples = []
+    for s in SAMPLES:
+        rollout = plain_logprobs(model, s, TEMPERATURE).detach().numpy() - np.log(np.float32(2))
+        samples.append(dataclasses.replace(s, columns=s.columns | {"rollout_logprobs": rollout}))
+    plain = gradient_of(folder, samples, GSPO)
+    for high, factor in ((10.0, 2.0), (1.5, 1.5)):
+        weighted = gradient_of(folder, samples, AlgorithmConfig(rollout_correction={"high": high}))
+        assert_same_gradients(weighted, {name: factor * value for name, value in plain.items()}, 1e-4)
+
+
+def test_bypass_takes_the_engine_for_the_old_policy(folder):
+    algorithm = PPO.model_copy(update={"rollout_correction": RolloutCorrectionConfig(mode="bypass")})
+    model = load_plain(folder)
+    samples = []
+    for s in SAMPLES:
+        rollout = plain_logprobs(model, s, TEMPERATURE).detach().numpy() + np.float32(0.01)
+        samples.append(dataclasses.replace(s, columns=s.columns | {"rollout_logprobs": rollout}))
+    totals = train(make_rank(folder, algorithm), samples)
+    assert totals.per_token["actor/ppo_kl"] / totals.tokens == pytest.approx(0.01, rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["clip_cov", "kl_cov"])
+def test_selection_does_not_depend_on_rows(folder, name):
+    ratio = {"clip_cov_ratio": 0.2, "clip_cov_low": -5.0} if name == "clip_cov" else {"kl_cov_ratio": 0.2}
+    algorithm = AlgorithmConfig(
+        policy_loss=name, clip_ratio_low=0.2, clip_ratio_high=0.2, loss_agg="token-mean", **ratio
+    )
+    selected = []
+    for budget in (2048, 1):
+        work = make_rank(folder, algorithm, micro_batch_tokens=budget)._prepare(SAMPLES)
+        make_rank(folder, algorithm)._remember_old(work, TEMPERATURE, seed=3)
+        chosen = {}
+        for row, part in zip(work.rows, work.selected, strict=True):
+            for sample, mask in zip(row.samples, part.split([s.trained_tokens for s in row.samples]), strict=True):
+                chosen[sample.index] = mask.tolist()
+        selected.append(chosen)
+    assert selected[0] == selected[1]
+    assert 0 < sum(map(sum, selected[0].values())) < sum(s.trained_tokens for s in SAMPLES)
+
+
+@pytest.mark.parametrize("config", [{"mini_batch_size": 2}, {"ppo_epochs": 2}], ids=str)
+def test_each_pass_over_a_mini_batch_is_an_optimizer_step(folder, batch, group, monkeypatch, config):
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
+    learner = make_rank(folder, lr=0.05, **config)
+    metrics = learner.update(1, str(batch), TEMPERATURE).metrics
+    assert learner._policy.engine.steps == 2
+    assert metrics["actor/ppo_kl"] != 0.0
+
+
+def test_the_critic_learns_the_returns(folder, tmp_path, group, monkeypatch):
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
+    algorithm = AlgorithmConfig(adv_estimator="gae")
+    rollouts = [make_rollout(f"s-{i}", turns=[(10 + i, 20), (30,)]) for i in range(4)]
+    tokens = np.ones(12, dtype=np.float32)
+    table = with_advantages(batch_of(rollouts), tokens, returns=tokens, values=0 * tokens)
+    pq.write_table(table, tmp_path / "batch.parquet")
+    learner = make_rank(folder, algorithm, critic={})
+    model = load_packed(folder)
+    model.lm_head = ValueHead(model.config.hidden_size, torch.float32)
+    learner._critic = PackedModel(PlainEngine(model, lr=1e-3), model.lm_head)
+    path, before = str(tmp_path / "batch.parquet"), []
+    for step in range(1, 6):
+        values = learner.score(path, ["values"], TEMPERATURE, updates=step - 1)["values"]
+        before.append(float(np.square(values - 1).mean()))
+        metrics = learner.update(step, path, TEMPERATURE).metrics
+    assert before[0] == 1.0, "a fresh critic says 0"
+    assert before == sorted(before, reverse=True) and before[-1] < 0.9
+    assert metrics["critic/vf_loss"] > 0 and "critic/grad_norm" in metrics

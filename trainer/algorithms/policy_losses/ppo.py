@@ -1,21 +1,29 @@
 """Proximal Policy Optimization: clips each token's importance ratio.
 
-Schulman et al., 2017 (arXiv:1707.06347); dual clip: Ye et al., 2019 (arXiv:1912.09729); separate bounds: DAPO, Yu et
-al., 2025 (arXiv:2503.14476).
+Schulman et al., 2017 (arXiv:1707.06347); dual clip: Ye et al., 2019 (arXiv:1912.09729); separate bounds, "clip-higher":
+DAPO, Yu et al., 2025 (arXiv:2503.14476).
 """
 
 import torch
 
-from trainer.algorithms.policy_losses.base import ClipConfig, LossInputs, LossOutputs
+from trainer.algorithms.config import AlgorithmConfig
+from trainer.algorithms.policy_losses.base import LossInputs, LossOutputs, token_log_ratio
 from trainer.algorithms.registry import POLICY_LOSSES, register
 
-MAX_LOG_RATIO = 20.0
 
+@register(
+    POLICY_LOSSES,
+    "ppo",
+    source="arXiv:1707.06347, arXiv:1912.09729, arXiv:2503.14476",
+    settings=["clip_ratio_low", "clip_ratio_high", "clip_ratio_c"],
+    clip_scale="token",
+)
+def ppo(inputs: LossInputs, config: AlgorithmConfig) -> LossOutputs:
+    """max(-A r, -A clip(r, 1 - low, 1 + high)), and at most -A c where A < 0; r = new/old probability of the token.
 
-@register(POLICY_LOSSES, "ppo")
-def ppo(inputs: LossInputs, config: ClipConfig) -> LossOutputs:
-    """max(-A r, -A clip(r, 1 - low, 1 + high)), bounded by -A c where A < 0."""
-    log_ratio = (inputs.logprobs - inputs.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    `actor/pg_clipfrac` counts tokens that the two bounds cut off, `actor/pg_clipfrac_lower` those that c cuts off.
+    """
+    log_ratio = token_log_ratio(inputs)
     ratio = torch.exp(log_ratio)
     plain = -inputs.advantages * ratio
     bounded = -inputs.advantages * ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)

@@ -1,0 +1,125 @@
+"""The fan-out: exactly the missing trials of a draw, each sampled as its group asks."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from support.journals import make_result, make_run
+from support.scripted import ScriptedPolicy
+from support.tiny import tiny_tokenizer
+
+from harness.pool.index import TaskPointer
+from harness.proxy.codec import ChatCodec
+from harness.proxy.server import ProxyServer
+from harness.trial import TrialResult
+from tasks import run_trials as module
+from tasks.draw import as_groups, groups_path, groups_table
+from tasks.journal import write_table
+from tasks.run_trials import greedily, missing_trials, run_trials
+from tasks.trial_files import load_trial
+from trainer.rollout import Outcome, Sampling
+
+LABEL = "step_000001"
+SAMPLING = Sampling(0.7, 1.0, 64)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Specs of the trials that were run; proxy, engines and sandboxes are away."""
+    specs = []
+
+    async def run_trial(spec, *args, attempts):
+        specs.append(spec)
+        result = make_result(spec.session_id, spec.group_id)
+        return TrialResult(spec, Outcome.COMPLETED, result.rollout, result.patch, result.transcript)
+
+    @asynccontextmanager
+    async def proxy(*args):
+        yield None
+
+    class Pool:
+        attach = classmethod(lambda cls, name: cls())
+
+        def release(self, session_id):
+            pass
+
+    for name, value in {
+        "run_trial_with_retries": run_trial,
+        "ProxyServer": proxy,
+        "ReplicaPool": Pool,
+        "_codec": lambda model: None,
+        "require_isolation": lambda sandbox: None,
+        "sweep": lambda root: None,
+    }.items():
+        monkeypatch.setattr(module, name, value)
+    return specs
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = make_run(tmp_path)
+    for refill, names in enumerate(("ab", "c")):
+        groups = as_groups([TaskPointer(n, tmp_path / n) for n in names], LABEL, 3, greedy=True)
+        write_table(groups_path(run.journal.stage_dir(LABEL), refill), groups_table(groups))
+    return run
+
+
+async def run_draw(run, refill=0):
+    class Sandbox:
+        root = run.root
+
+    return await run_trials.fn(run, LABEL, 1, run.root, 100, SAMPLING, Sandbox(), None, 4, 1, refill)
+
+
+async def test_a_draw_runs_its_own_trials_once(run, launched):
+    assert (await run_draw(run))["outcomes"]["completed"] == 8
+    assert {spec.task_id for spec in launched} == {"a", "b"} and len(launched) == 8
+    assert (await run_draw(run, 1))["outcomes"]["completed"] == 4
+    assert [spec.task_id for spec in launched[8:]] == ["c"] * 4
+    for refill in (0, 1):
+        await run_draw(run, refill)
+    assert len(launched) == 12
+
+
+async def test_a_restart_runs_what_is_missing_of_each_draw(run, launched):
+    for refill in (0, 1):
+        await run_draw(run, refill)
+    trials = [load_trial(folder) for folder in run.journal.trials(LABEL)]
+    lost = [next(t for t in trials if t.group_id == f"{LABEL}/{name}") for name in ("a", "c", "b#greedy")]
+    for trial in lost:
+        (trial.folder / "trial.json").unlink()
+    launched.clear()
+    for refill in (0, 1):
+        await run_draw(run, refill)
+    assert sorted(spec.group_id for spec in launched) == sorted(trial.group_id for trial in lost)
+    assert len(run.journal.trials(LABEL)) == 12
+
+
+async def test_greedy_trials_are_sampled_greedily_and_the_others_not(run, launched):
+    await run_draw(run)
+    temperatures = {spec.group_id: spec.sampling.temperature for spec in launched}
+    assert temperatures == {f"{LABEL}/{n}": 0.7 for n in "ab"} | {f"{LABEL}/{n}#greedy": 0.0 for n in "ab"}
+    assert {spec.sampling.max_tokens for spec in launched} == {64}
+
+
+def test_missing_trials():
+    groups = as_groups([TaskPointer("a", None), TaskPointer("b", None)], LABEL, 3)
+    assert [g.task_id for g in missing_trials(groups, {f"{LABEL}/a": 2, "other": 9})] == ["a", "b", "b", "b"]
+    assert missing_trials(groups, {f"{LABEL}/a": 3, f"{LABEL}/b": 4}) == []
+
+
+async def test_the_proxy_captures_a_greedy_rollout():
+    """Its log-probs are those at temperature 1, finite and below 0: the record's invariants hold."""
+    policy = ScriptedPolicy(tiny_tokenizer(), ["so be it"])
+    async with ProxyServer(policy, ChatCodec(tiny_tokenizer()), 2000) as proxy, httpx.AsyncClient() as client:
+        session = proxy.open_session("s", greedily(Sampling(0.7, 0.9, 20)))
+        body = {"messages": [{"role": "user", "content": "mend it"}], "temperature": 1.0}
+        answer = await asyncio.wait_for(client.post(f"{session.base_url}/chat/completions", json=body), 60)
+        assert answer.status_code == 200, answer.text
+    (call,) = policy.calls
+    assert (call.sampling.temperature, call.sampling.top_p, call.sampling.max_tokens) == (0.0, 1.0, 20)
+    rollout = session.capture.rollout(
+        session_id="s", task_id="a", group_id="a#greedy", step=1, outcome=Outcome.COMPLETED
+    )
+    assert rollout is not None and rollout.response_length == sum(rollout.loss_mask) > 0

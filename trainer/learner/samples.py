@@ -1,0 +1,54 @@
+"""Rollouts of a batch as the learner reads them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float
+
+from trainer.batch import sampled
+
+_COLUMNS = {"logprobs": "rollout_logprobs"} | {
+    name: name for name in ("advantages", "returns", "values", "old_logprobs", "ref_logprobs")
+}
+"""Columns of a batch with an entry a token, and what they are called here."""
+
+
+@dataclass(frozen=True)
+class TrainSample:
+    """What the learner needs of one rollout; `index` is its row in the batch.
+
+    `token_ids` and `loss_mask` have one entry a token. `columns` have one entry a trained token: `rollout_logprobs`
+    always, `advantages` and others once they are computed.
+    """
+
+    index: int
+    group_id: str
+    token_ids: Sequence[int]
+    loss_mask: Sequence[int]
+    prompt_length: int
+    columns: Mapping[str, Float[np.ndarray, " trained"]]
+
+    @property
+    def trained_tokens(self) -> int:
+        return len(self.columns["rollout_logprobs"])
+
+    @property
+    def has_signal(self) -> bool:
+        """Some advantage is not 0: without one the policy loss has no gradient."""
+        return bool(self.columns["advantages"].any())
+
+
+def read_samples(batch: pa.Table) -> list[TrainSample]:
+    """The rollouts of a batch, in its order, with the columns of tokens that it has."""
+    rows = batch.select(["group_id", "token_ids", "loss_mask", "prompt_length"]).to_pylist()
+    ends = np.cumsum([sum(row["loss_mask"]) for row in rows])[:-1]
+    columns = {
+        name: np.split(sampled(batch, column), ends)
+        for column, name in _COLUMNS.items()
+        if column in batch.column_names and batch.num_rows and not batch.column(column).null_count
+    }
+    return [
+        TrainSample(i, columns={name: parts[i] for name, parts in columns.items()}, **row) for i, row in enumerate(rows)
+    ]

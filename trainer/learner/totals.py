@@ -1,0 +1,73 @@
+"""What an update reports: sums over rows, then over ranks."""
+
+from typing import Any
+
+import torch
+
+from trainer.algorithms.mismatch import MismatchSums
+from trainer.algorithms.rollout_correction.config import RolloutCorrectionConfig
+from trainer.algorithms.rollout_correction.correct import Correction
+
+
+class Totals:
+    """Sums of one update.
+
+    `per_token` are means over the trained tokens that were computed, `shares` add up to a loss of the mini-batches.
+    """
+
+    def __init__(self, correction: RolloutCorrectionConfig) -> None:
+        self.mismatch = MismatchSums.zero(correction)
+        self.tokens = 0
+        self.per_token: dict[str, float] = {}
+        self.shares: dict[str, float] = {}
+        self.grad_norms: dict[str, list[float]] = {}
+        self.skipped = 0
+
+    def add(self, tokens: int, per_token: dict[str, torch.Tensor], shares: dict[str, torch.Tensor]) -> None:
+        """Count a row of the policy."""
+        self.tokens += tokens
+        for name, values in per_token.items():
+            self.per_token[name] = self.per_token.get(name, 0.0) + float(values.detach().sum())
+        self.add_shares(shares)
+
+    def add_shares(self, shares: dict[str, torch.Tensor]) -> None:
+        """Count parts of losses."""
+        for name, share in shares.items():
+            self.shares[name] = self.shares.get(name, 0.0) + float(share.detach())
+
+    def compare(self, trainer: torch.Tensor, rollout: torch.Tensor, row: Any, correction: Correction) -> None:
+        """Count how the log-probs of trainer and engine differ."""
+        self.mismatch.add(trainer, rollout, row.sample_index, len(row.samples), correction)
+
+    def step(self, engine: Any, name: str) -> None:
+        """Count an optimizer step."""
+        self.grad_norms.setdefault(name, []).append(float(engine.get_global_grad_norm()))
+        self.skipped += not engine.was_step_applied()
+
+    def reduce(self, steps: int) -> dict[str, float]:
+        """Metrics over all ranks, the same on each; losses are means over `steps` mini-batches."""
+        import torch.distributed as dist
+
+        means, shares = _common_names(self.per_token), _common_names(self.shares)
+        local = [self.per_token.get(name, 0.0) for name in means] + [self.shares.get(name, 0.0) for name in shares]
+        totals = torch.tensor([*local, float(self.tokens)], dtype=torch.float64)
+        dist.all_reduce(totals)
+        dist.all_reduce(self.mismatch.sums)
+        dist.all_reduce(self.mismatch.maxima, op=dist.ReduceOp.MAX)
+        tokens = max(float(totals[-1]), 1.0)
+        metrics = {name: float(total) / tokens for name, total in zip(means, totals[: len(means)], strict=True)}
+        metrics |= {
+            name: float(total) / max(steps, 1) for name, total in zip(shares, totals[len(means) : -1], strict=True)
+        }
+        metrics |= {name: sum(norms) / len(norms) for name, norms in self.grad_norms.items()}
+        metrics["actor/skipped_steps"] = float(self.skipped)
+        return metrics | self.mismatch.metrics()
+
+
+def _common_names(sums: dict[str, float]) -> list[str]:
+    """Names that any rank has, in one order on all: a rank may have computed no row."""
+    import torch.distributed as dist
+
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, sorted(sums))
+    return sorted(set().union(*gathered))
