@@ -1,7 +1,7 @@
 """What `testgrad algorithms` prints: every registered function, what it computes, its settings and its source."""
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from trainer.algorithms.config import AlgorithmConfig
@@ -10,42 +10,32 @@ from trainer.algorithms.registry import (
     KL_ESTIMATORS,
     LOSS_AGGREGATIONS,
     POLICY_LOSSES,
-    Registry,
+    Entry,
     load_builtin,
-)
-
-_SECTIONS = (
-    ("Advantage estimators", "algorithm.adv_estimator", ADVANTAGE_ESTIMATORS),
-    ("Policy losses", "algorithm.policy_loss", POLICY_LOSSES),
-    ("Loss aggregation", "algorithm.loss_agg", LOSS_AGGREGATIONS),
-    ("KL estimators", "algorithm.kl.estimator", KL_ESTIMATORS),
 )
 
 
 def print_algorithms(console: Console) -> None:
-    """A table for each registry."""
+    """One section for each registry, one entry for each function."""
     load_builtin()
-    defaults = {
-        "algorithm.adv_estimator": AlgorithmConfig().adv_estimator,
-        "algorithm.policy_loss": AlgorithmConfig().policy_loss,
-        "algorithm.loss_agg": AlgorithmConfig().loss_agg,
-        "algorithm.kl.estimator": AlgorithmConfig().kl.estimator,
-    }
-    for title, setting, registry in _SECTIONS:
-        console.print(_table(title, setting, registry, defaults[setting]))
+    defaults = AlgorithmConfig()
+    for title, setting, registry, default in (
+        ("Advantage estimators", "adv_estimator", ADVANTAGE_ESTIMATORS, defaults.adv_estimator),
+        ("Policy losses", "policy_loss", POLICY_LOSSES, defaults.policy_loss),
+        ("Loss aggregation", "loss_agg", LOSS_AGGREGATIONS, defaults.loss_agg),
+        ("KL estimators", "kl.estimator", KL_ESTIMATORS, defaults.kl.estimator),
+    ):
+        console.print(f"[bold]{title}[/bold]  algorithm.{setting}", highlight=False)
+        for name in sorted(registry):
+            _print_entry(console, registry[name], name == default)
+        console.print()
 
 
-def _table(title: str, setting: str, registry: Registry, default: str) -> RenderableType:
-    table = Table(
-        title=f"{title} ({setting})", title_justify="left", box=None, header_style="bold", padding=(0, 2, 0, 0)
-    )
-    table.add_column("name", no_wrap=True, style="bold")
-    table.add_column("what it computes", ratio=3)
-    table.add_column("settings", ratio=2)
-    table.add_column("source", ratio=1)
-    for name in sorted(registry):
-        entry = registry[name]
-        marked = f"{name} (default)" if name == default else name
-        # Text, not str: a formula's brackets are no markup
-        table.add_row(marked, Text(entry.summary), Text(", ".join(entry.settings) or "-"), Text(entry.source or "-"))
-    return Group(table, "")
+def _print_entry(console: Console, entry: Entry, is_default: bool) -> None:
+    # Text, not markup: the brackets of a formula are meant
+    line = Text.assemble((entry.name, "bold green"), " (default)  " if is_default else "  ", entry.summary)
+    details = [f"settings {', '.join(entry.settings)}" if entry.settings else "", entry.source]
+    console.print(Padding(line, (0, 0, 0, 2)), highlight=False)
+    text = " · ".join(detail for detail in details if detail)
+    if text:
+        console.print(Padding(Text(text, style="dim"), (0, 0, 0, 6)), highlight=False)

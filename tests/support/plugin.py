@@ -3,6 +3,8 @@
 A tiny random model never repairs anything, so GRPO would find no signal in its trials.
 """
 
+from typing import Any
+
 import torch
 
 from trainer.algorithms.advantages.base import AdvantageInputs, Advantages
@@ -14,3 +16,8 @@ from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, register
 def alternate(inputs: AdvantageInputs, config: AlgorithmConfig) -> Advantages:
     """+1 and -1 in turn."""
     return inputs.spread(1.0 - 2.0 * (torch.arange(len(inputs.rewards)) % 2))
+
+
+def coin(trial: Any) -> float:
+    """A reward by chance, which is no better for any policy."""
+    return float(int(trial.session_id[-1], 16) % 2)
