@@ -82,7 +82,6 @@ async def assemble_batch(
     write_table(run.journal.stage_dir(label) / "batch.parquet", make_batch(rows))
     return (
         trial_metrics(chosen.trials)
-        | batch_metrics(chosen.survivors)
         | filter_metrics(chosen.reasons, len(chosen.trials))
         | group_metrics(chosen)
         | distribution("critic/greedy_baseline", [item.reward for item in chosen.greedy])
@@ -218,29 +217,12 @@ def group_metrics(chosen: Selection) -> dict[str, float]:
     }
 
 
-def batch_metrics(scored: Sequence[Scored]) -> dict[str, float]:
-    """Rewards, lengths and signal of the batch, under verl's names."""
-    groups = _by_group(scored).values()
-    return {
-        **distribution("critic/score", [item.score for item in scored]),
-        **distribution("critic/rewards", [item.reward for item in scored]),
-        **distribution("response_length", [float(item.rollout.response_length) for item in scored]),
-        **distribution("prompt_length", [float(item.rollout.prompt_length) for item in scored]),
-        "batch/rollouts": float(len(scored)),
-        "batch/groups": float(len(groups)),
-        "batch/groups_with_signal": float(sum(len({item.reward for item in group}) > 1 for group in groups)),
-        "batch/solve_none": float(sum(not any(item.score for item in group) for group in groups)),
-        "batch/solve_all": float(sum(all(item.score for item in group) for group in groups)),
-    }
-
-
 def trial_metrics(trials: Sequence[StoredTrial]) -> dict[str, float]:
     """Outcomes, verdicts and stage times of all trials that were launched."""
     outcomes = Counter(trial.outcome for trial in trials)
     statuses = Counter(trial.verdict.status for trial in trials if trial.verdict is not None)
     metrics = {f"outcome/{outcome}": float(outcomes[outcome]) for outcome in Outcome}
     metrics |= {f"verdict/{status}": float(statuses[status]) for status in Status}
-    metrics |= distribution("num_turns", [float(trial.record["turns"]) for trial in trials])
     metrics |= distribution("rollout/segments", [float(trial.record["num_segments"]) for trial in trials])
     metrics["response_length/clip_ratio"] = _share(trials, lambda record: record["outcome"] == Outcome.OVERLONG)
     stages = sorted({stage for trial in trials for stage in trial.record["timings"]})

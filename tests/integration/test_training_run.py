@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 from support.integration import (
     TEMPORARY,
     command,
@@ -47,7 +46,7 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
         assert journal.stage(f"step_{step:06d}", "sync.json")["version"] == step
     fingerprints = [journal.stage(f"step_{s:06d}", "update.json")["fingerprint"] for s in (1, 2)]
     assert fingerprints == [journal.stage(f"step_{s:06d}", "sync.json")["fingerprint"] for s in (1, 2)]
-    trials = {path: path.stat().st_mtime_ns for path in (journal.root / "trials").rglob("trial.json")}
+    trials = _trials(journal)
 
     # the checkpoint is lost: the journaled batches give the same weights again, and no trial runs twice
     (journal.root / "checkpoints" / "global_step_2" / "complete.json").unlink()
@@ -55,7 +54,7 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
     assert second.returncode == 0, second.stdout + second.stderr
     assert "replaying update 2 of 2" in second.stdout
     assert journal.finished_steps() == [1, 2, 3]
-    assert all(path.stat().st_mtime_ns == changed for path, changed in trials.items())
+    assert trials.items() <= _trials(journal).items()
     lines = (journal.root / "logs" / "run.log").read_text().splitlines()
     assert [line.split(" ")[0] for line in lines] == ["step:1", "step:2", "step:3"]
     assert not leftover_processes() and not leftover_files() and shared_memory() <= before
@@ -83,22 +82,36 @@ def _assert_mlflow_shows_the_run(root: Path) -> None:
     assert [point.step for point in history] == [1, 2]
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(
-    run_config: Path, root: Path, ending: signal.Signals
-) -> None:
+def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_config: Path, root: Path) -> None:
+    """Killed, then stopped by Ctrl-C, then left alone: each trial that had ended is there at the end."""
     before = shared_memory()
-    name = f"interrupted-{ending.name.lower()}"
-    options = [
-        "--set",
-        f"experiment={name}",
-        "--set",
-        "schedule.eval_before=false",
-        "--set",
-        "schedule.eval_after=false",
-    ]
-    options += ["--set", "schedule.total_steps=1", "--set", "rollout.concurrency=1"]
-    journal = Journal(root / "test" / name)
+    settings = ["experiment=interrupted", "schedule.total_steps=1", "rollout.concurrency=1"]
+    settings += ["schedule.eval_before=false", "schedule.eval_after=false"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    journal = Journal(root / "test" / "interrupted")
+
+    assert _interrupt(run_config, root, options, journal, signal.SIGKILL, trials=1) == -signal.SIGKILL
+    # nobody can tidy up temporary folders here, but no process may survive
+    _wait_for(lambda: not leftover_processes())
+    for path in TEMPORARY.iterdir():
+        shutil.rmtree(path)
+    kept = _trials(journal)
+
+    assert _interrupt(run_config, root, options, journal, signal.SIGINT, trials=2) == 130
+    assert not leftover_processes() and not leftover_files() and shared_memory() <= before
+    assert kept.items() <= _trials(journal).items()
+    kept = _trials(journal)
+
+    again = testgrad("train", run_config, *options, root=root)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert journal.finished_steps() == [1] and metrics_of(journal, 1)["batch/rollouts"] == 4
+    assert kept.items() <= _trials(journal).items() and len(_trials(journal)) == 4
+
+
+def _interrupt(
+    run_config: Path, root: Path, options: list[str], journal: Journal, ending: signal.Signals, trials: int
+) -> int:
+    """Start a run, send it a signal once so many trials have ended. Returns its exit code."""
     process = subprocess.Popen(
         command("train", run_config, *options, root=root),
         env=environment(),
@@ -106,26 +119,17 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(
         stderr=subprocess.STDOUT,
     )
     try:
-        _wait_for(lambda: len(journal.trials("step_000001")) > 0 or process.poll() is not None)
+        _wait_for(lambda: len(journal.trials("step_000001")) >= trials or process.poll() is not None)
         assert process.poll() is None, "the run ended before it could be interrupted"
         os.kill(process.pid, ending)
-        process.wait(timeout=60)
+        return process.wait(timeout=60)
     finally:
         process.kill()
-    kept = {path: path.stat().st_mtime_ns for path in (journal.root / "trials").rglob("trial.json")}
-    assert kept
-    if ending is signal.SIGINT:
-        assert process.returncode == 130
-        assert not leftover_processes() and not leftover_files() and shared_memory() <= before
-    else:
-        # nobody can tidy up temporary folders here, but no process may survive
-        _wait_for(lambda: not leftover_processes())
-        for path in TEMPORARY.iterdir():
-            shutil.rmtree(path)
-    again = testgrad("train", run_config, *options, root=root)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert journal.finished_steps() == [1] and metrics_of(journal, 1)["batch/rollouts"] == 4
-    assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
+
+
+def _trials(journal: Journal) -> dict[Path, int]:
+    """Trials that have ended, and when."""
+    return {path: path.stat().st_mtime_ns for path in (journal.root / "trials").rglob("trial.json")}
 
 
 def _assert_every_stage_ran(journal: Journal) -> None:

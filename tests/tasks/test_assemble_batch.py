@@ -75,16 +75,6 @@ async def test_metrics_of_what_was_left_out(run):
     assert metrics["trajectory_filter/invalid_ratio"] == 4 / 15
 
 
-async def test_metrics_of_what_was_kept(run):
-    metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
-    assert metrics["batch/rollouts"] == 11
-    assert metrics["batch/groups"] == 3
-    assert metrics["batch/groups_with_signal"] == metrics["batch/solve_none"] == metrics["batch/solve_all"] == 1
-    assert metrics["critic/score/mean"] == pytest.approx(4 / 11)
-    assert (metrics["response_length/min"], metrics["response_length/max"]) == (2, 3)
-    assert metrics["prompt_length/mean"] == 3
-
-
 async def test_metrics_of_all_trials(run):
     metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
     outcomes = {str(outcome): metrics[f"outcome/{outcome}"] for outcome in Outcome}
@@ -93,7 +83,6 @@ async def test_metrics_of_all_trials(run):
     assert metrics["response_length/clip_ratio"] == 1 / 15
     assert metrics["timing_s/agent_loop/agent/mean"] == 2.0
     assert metrics["timing_s/agent_loop/verifier/max"] == 0.25
-    assert (metrics["num_turns/min"], metrics["num_turns/max"]) == (0, 1)
 
 
 async def test_the_file_is_the_same_however_trials_ended(run, tmp_path):
@@ -109,7 +98,7 @@ async def test_a_round_in_which_nothing_survives_gives_an_empty_batch(tmp_path):
     draw_groups(run, "a")
     write_trial(run, LABEL, make_result("a-0", A, outcome=Outcome.INFRA_ERROR), None)
     metrics = await assemble_batch.fn(run, LABEL, *PLAIN)
-    assert metrics["batch/rollouts"] == 0 and metrics["trajectory_filter/invalid_ratio"] == 1
+    assert metrics["trajectory_filter/invalid_ratio"] == 1
     assert pq.read_table(batch_path(run)).num_rows == 0
 
 
@@ -142,7 +131,6 @@ async def test_groups_without_signal_leave_the_batch(run):
     }  # fmt: skip
     # no failure of infrastructure, so none of the trajectory filter's
     assert metrics["trajectory_filter/invalid_count"] == 4
-    assert metrics["batch/groups"] == metrics["batch/groups_with_signal"] == 1
 
 
 async def test_without_the_group_filter_none_is_evicted(run):
@@ -167,13 +155,11 @@ async def test_groups_of_refills_are_in_the_batch_with_the_first(run):
 async def test_shaping_changes_the_reward_and_not_the_score(run):
     """a-2 sampled three tokens, the others two: half of the penalty."""
     reward = RewardConfig(overlong_buffer=2, overlong_length=4, overlong_penalty=0.5)
-    metrics = await assemble_batch.fn(run, LABEL, FilterConfig(drop_uniform_groups=True), reward)
+    await assemble_batch.fn(run, LABEL, FilterConfig(drop_uniform_groups=True), reward)
     rows = {row["session_id"]: row for row in pq.read_table(batch_path(run)).to_pylist()}
     assert {s: (rows[s]["score"], rows[s]["reward"]) for s in ("a-0", "a-2", "a-3")} == {
         "a-0": (1.0, 1.0), "a-2": (0.0, -0.25), "a-3": (0.0, 0.0)
     }  # fmt: skip
-    assert metrics["critic/score/mean"] == pytest.approx(2 / 7)
-    assert metrics["critic/rewards/mean"] == pytest.approx(1.75 / 7)
 
 
 async def test_a_reward_that_is_no_number_stops_the_step(run, tmp_path, monkeypatch):
@@ -202,7 +188,6 @@ async def test_a_greedy_trial_is_its_groups_baseline_and_nothing_else(tmp_path):
     assert metrics["trajectory_filter/reason/no_greedy_baseline"] == 2
     assert "trajectory_filter/reason/infra_error" not in metrics
     assert metrics["trajectory_filter/invalid_ratio"] == 2 / 6
-    assert metrics["response_length/max"] == 2
     assert metrics["outcome/completed"] == 6 and metrics["verdict/passed"] == metrics["outcome/infra_error"] == 0
     assert metrics["training/filter_groups/drawn_groups"] == 3
     assert metrics["critic/greedy_baseline/mean"] == 0.5

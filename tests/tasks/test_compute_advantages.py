@@ -56,6 +56,16 @@ async def test_the_baseline_is_that_of_the_group(run):
     assert {x for s in ("c-0", "d-1") for x in rows[s]["advantages"] if not np.isnan(x)} == {0.0}
 
 
+async def test_metrics_of_the_batch(run):
+    write_batch(run)
+    metrics = await compute(run)
+    assert (metrics["batch/rollouts"], metrics["batch/groups"]) == (11, 3)
+    assert metrics["batch/groups_with_signal"] == metrics["batch/solve_none"] == metrics["batch/solve_all"] == 1
+    assert metrics["critic/score/mean"] == pytest.approx(4 / 11)
+    assert metrics["batch/trained/score_mean"] == pytest.approx(2 / 7)
+    assert (metrics["response_length/min"], metrics["prompt_length/mean"], metrics["num_turns/max"]) == (3, 3, 2)
+
+
 async def test_it_may_be_called_again(run):
     write_batch(run)
     first = await compute(run)
