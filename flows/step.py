@@ -23,6 +23,7 @@ from tasks.update_policy import update_policy
 from tasks.verify_trials import verify_trials
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
 from trainer.algorithms.rollout_correction.advice import warnings_for
+from trainer.metrics import throughput
 
 
 @flow(name="rl-step", flow_run_name="step-{step}", persist_result=True, result_serializer="json")
@@ -52,6 +53,7 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
         "timing_s/step": time.monotonic() - started,
         "training/global_step": float(step),
     }
+    metrics |= throughput(metrics, config.learner.ranks)
     return await record_step(run, label, step, metrics, warnings_for(metrics, config.algorithm.rollout_correction))
 
 

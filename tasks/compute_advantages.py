@@ -3,6 +3,7 @@
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from prefect import task
@@ -17,6 +18,7 @@ from trainer.algorithms.kl import next_coef
 from trainer.algorithms.kl_config import KLConfig
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, KL_ESTIMATORS
 from trainer.batch import BATCH_SCHEMA, sampled_lengths, with_advantages
+from trainer.metrics import distribution
 
 DONE = "advantages.json"
 
@@ -47,6 +49,8 @@ async def compute_advantages(run: RunRef, label: str, step: int, algorithm: Algo
         returns=result.returns,
         values=inputs.values,
     )
+    lengths = pc.list_value_length(batch.column("token_ids")).to_pylist()
+    metrics |= distribution("global_seqlen", lengths) | {"perf/total_num_tokens": float(sum(lengths))}
     kl_state: dict[str, Any] = {}
     if divergence is not None:
         kl_state = {"coef": coef, "measured": float(divergence.mean()), "rollouts": batch.num_rows}

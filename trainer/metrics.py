@@ -11,6 +11,24 @@ def distribution(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}/mean": sum(values) / len(values), f"{name}/max": max(values), f"{name}/min": min(values)}
 
 
+def throughput(metrics: Mapping[str, float], devices: int) -> dict[str, float]:
+    """Tokens of the batch by time, from a step's other metrics; nothing for an empty batch.
+
+    `perf/throughput` is tokens per second and device over the whole step, `timing_per_token_ms/gen` milliseconds per
+    sampled token, `timing_per_token_ms/update_actor` per token of the batch.
+    """
+    total, step = metrics.get("perf/total_num_tokens", 0.0), metrics["timing_s/step"]
+    if not total:
+        return {}
+    sampled = metrics["response_length/mean"] * metrics["batch/rollouts"]
+    return {
+        "perf/time_per_step": step,
+        "perf/throughput": total / step / devices,
+        "timing_per_token_ms/gen": 1000 * metrics["timing_s/gen"] / sampled,
+        "timing_per_token_ms/update_actor": 1000 * metrics["timing_s/update_actor"] / total,
+    }
+
+
 def step_line(step: int, metrics: Mapping[str, float]) -> str:
     """One line a step: `step:3 - critic/score/mean:0.5 - …`, as verl logs it."""
     return " - ".join([f"step:{step}", *(f"{name}:{_number(value)}" for name, value in sorted(metrics.items()))])

@@ -64,6 +64,8 @@ async def test_metrics_of_the_batch(run):
     assert metrics["critic/score/mean"] == pytest.approx(4 / 11)
     assert metrics["batch/trained/score_mean"] == pytest.approx(2 / 7)
     assert (metrics["response_length/min"], metrics["prompt_length/mean"], metrics["num_turns/max"]) == (3, 3, 2)
+    # three of the prompt, three sampled, one of the environment
+    assert (metrics["global_seqlen/mean"], metrics["perf/total_num_tokens"]) == (7, 77)
 
 
 async def test_it_may_be_called_again(run):

@@ -2,7 +2,7 @@
 
 import math
 
-from trainer.metrics import distribution, step_line
+from trainer.metrics import distribution, step_line, throughput
 
 
 def test_distribution():
@@ -21,3 +21,18 @@ def test_step_line_is_sorted_and_writes_whole_numbers_short():
 def test_step_line_keeps_all_digits():
     value = 0.1 + 0.2
     assert float(step_line(1, {"x": value}).rpartition(":")[2]) == value
+
+
+def test_throughput_is_by_token():
+    metrics = {
+        "perf/total_num_tokens": 1000.0, "batch/rollouts": 10.0, "response_length/mean": 20.0,
+        "timing_s/step": 10.0, "timing_s/gen": 4.0, "timing_s/update_actor": 5.0,
+    }  # fmt: skip
+    assert throughput(metrics, devices=2) == {
+        "perf/time_per_step": 10.0, "perf/throughput": 50.0,
+        "timing_per_token_ms/gen": 20.0, "timing_per_token_ms/update_actor": 5.0,
+    }  # fmt: skip
+
+
+def test_an_empty_batch_has_no_throughput():
+    assert throughput({"timing_s/step": 10.0, "perf/total_num_tokens": 0.0}, devices=1) == {}
