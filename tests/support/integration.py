@@ -29,7 +29,7 @@ def environment() -> dict[str, str]:
     own = ("PREFECT_", "MLFLOW_", "RAY_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return kept | {
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(TESTS)]),
         "OMP_WAIT_POLICY": "PASSIVE",
         "TMPDIR": str(TEMPORARY),
         MARK: str(TEMPORARY),
