@@ -92,3 +92,21 @@ def test_debugging_shows_where_a_message_comes_from(invoke, monkeypatch):
 def test_options_out_of_range(invoke, tmp_path, option):
     result = invoke("eval", tmp_path, option)
     assert result.exit_code == 2 and option.split("=")[0] in result.output
+
+
+def test_algorithms_are_listed_with_formula_settings_and_source(invoke):
+    result = invoke("algorithms", "--plugin", "support.plugin", root=False)
+    assert result.exit_code == 0, result.output
+    assert "grpo (default)  A = (r - mean of the group)" in result.output
+    assert "settings norm_adv_by_std · arXiv:2402.03300" in result.output
+    for name in ("gspo (default)", "seq-mean-token-mean (default)", "k3 (default)", "alternate"):
+        assert name in result.output
+
+
+def test_algorithms_of_a_plugin_that_is_not_there(invoke):
+    assert_refused(invoke("algorithms", "--plugin", "no_such_module", root=False), "cannot import 'no_such_module'")
+
+
+def test_a_config_that_would_train_something_else_than_it_says(invoke, tmp_path):
+    config = write_config(tmp_path, "experiment: x\nalgorithm: {policy_loss: gspo, clip_ratio_high: 0.28}\n")
+    assert_refused(invoke("train", config), "clip_ratio_high is 0.28, made for token ratios")
