@@ -112,7 +112,7 @@ class LearnerRank:
         mini_batches = [samples[i : i + size] for i in range(0, len(samples), size)]
         totals = Totals(self.algorithm.rollout_correction)
         if self._critic is not None:
-            for mini_batch in mini_batches:
+            for mini_batch in mini_batches * self.config.ppo_epochs:
                 self._train_critic(self._critic, mini_batch, totals)
         work = [self._prepare(mini_batch) for mini_batch in mini_batches]
         if len(work) * self.config.ppo_epochs > 1 or self._select is not None:

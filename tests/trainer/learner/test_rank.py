@@ -329,7 +329,7 @@ def test_the_critic_learns_the_returns(folder, tmp_path, group, monkeypatch):
     tokens = np.ones(12, dtype=np.float32)
     table = with_advantages(batch_of(rollouts), tokens, returns=tokens, values=0 * tokens)
     pq.write_table(table, tmp_path / "batch.parquet")
-    learner = make_rank(folder, algorithm, critic={})
+    learner = make_rank(folder, algorithm, critic={}, mini_batch_size=2, ppo_epochs=2)
     model = load_packed(folder)
     model.lm_head = ValueHead(model.config.hidden_size, torch.float32)
     learner._critic = PackedModel(PlainEngine(model, lr=1e-3), model.lm_head)
@@ -338,6 +338,7 @@ def test_the_critic_learns_the_returns(folder, tmp_path, group, monkeypatch):
         values = learner.score(path, ["values"], TEMPERATURE, updates=step - 1)["values"]
         before.append(float(np.square(values - 1).mean()))
         metrics = learner.update(step, path, TEMPERATURE).metrics
+    assert learner._critic.engine.steps == 5 * 2 * 2
     assert before[0] == 1.0, "a fresh critic says 0"
     assert before == sorted(before, reverse=True) and before[-1] < 0.9
     assert metrics["critic/vf_loss"] > 0 and "critic/grad_norm" in metrics
