@@ -332,7 +332,7 @@ def test_the_critic_learns_the_returns(folder, tmp_path, group, monkeypatch):
     learner = make_rank(folder, algorithm, critic={}, mini_batch_size=2, ppo_epochs=2)
     model = load_packed(folder)
     model.lm_head = ValueHead(model.config.hidden_size, torch.float32)
-    learner._critic = PackedModel(PlainEngine(model, lr=1e-3), model.lm_head)
+    learner._critic = PackedModel(PlainEngine(model, lr=2e-4), model.lm_head)
     path, before = str(tmp_path / "batch.parquet"), []
     for step in range(1, 6):
         values = learner.score(path, ["values"], TEMPERATURE, updates=step - 1)["values"]
