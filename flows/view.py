@@ -52,14 +52,14 @@ class RunView:
                 live.refresh()
 
     def _print(self, event: Event) -> None:
-        if event.kind == "note":
-            self.console.print(f"[{self._clock()}] {event.text}", markup=False, highlight=False)
-        elif event.kind == "step":
-            self.console.print(
-                f"[{self._clock()}] {step_summary(event.done, event.data)}", markup=False, highlight=False
-            )
-        elif event.kind == "eval":
-            self.console.print(f"[{self._clock()}] {eval_summary(event.data)}", markup=False, highlight=False)
+        lines = {
+            "note": lambda: event.text,
+            "step": lambda: step_summary(event.done, event.data),
+            "eval": lambda: eval_summary(event.data),
+        }
+        if event.kind in lines:
+            text = f"[{self._clock()}] {lines[event.kind]()}"
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)  # a log has one line an event
 
     def _update(self, event: Event) -> None:
         if event.kind == "note":
@@ -102,7 +102,7 @@ class RunView:
 
 def steps_table(steps: list[tuple[int, dict[str, float]]]) -> Table:
     """A row a step."""
-    table = Table(header_style="bold", box=None, padding=(0, 1))
+    table = Table(header_style="bold", box=None, padding=(0, 1, 0, 0))  # 80 columns in all
     for column in (
         "step",
         "score",
