@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from flows.commands.clean import clean
+from flows.commands.doctor import doctor
 from flows.environment import default_root, prepare
 
 app = typer.Typer(
@@ -145,6 +147,10 @@ def algorithms(
         for name in plugin or []:
             import_plugin(name)
         print_algorithms(console)
+
+
+app.command()(clean)
+app.command()(doctor)
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from harness.budgets import BudgetConfig
 from harness.sandbox import SANDBOXES, SandboxConfig
 from harness.scaffolds.base import SCAFFOLDS, ScaffoldConfig
 from harness.verifier import VerifierConfig
@@ -59,6 +60,7 @@ class RunConfig(BaseModel):
     scaffold: ScaffoldConfig = Field(ScaffoldConfig(), description="The agent")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="Where the agent works")
     verifier: VerifierConfig = Field(VerifierConfig(), description="How patches are graded")
+    budgets: BudgetConfig = Field(BudgetConfig(), description="How long each stage of a trial may take")
     reward: RewardConfig = Field(RewardConfig(), description="What a trial earns")
     filter: FilterConfig = Field(FilterConfig(), description="Which rollouts are trained on")
     algorithm: AlgorithmConfig = Field(AlgorithmConfig(), description="From rewards to gradients")

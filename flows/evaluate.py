@@ -26,9 +26,11 @@ async def evaluate(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     sampling = Sampling(config.evaluation.temperature, config.evaluation.top_p, config.rollout.max_tokens_per_turn)
     await both(
         run_trials(
-            run, label, step, model, config.serving.window, sampling, config.sandbox, config.scaffold,
+            run, label, step, model, config.serving.window, sampling, config.sandbox, config.scaffold, config.budgets,
             config.rollout.concurrency, config.rollout.infra_attempts,
         ),
-        verify_trials(run, label, config.sandbox, config.verifier),
+        verify_trials(
+            run, label, config.sandbox, config.verifier, config.budgets, config.rollout.infra_attempts
+        ),
     )  # fmt: skip
     return await summarise_evaluation(run, label, step)

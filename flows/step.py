@@ -84,9 +84,11 @@ async def graded_trials(
     trials, _ = await both(
         for_refill(run_trials, refill)(
             run, label, step, model, config.serving.window, config.rollout.sampling, config.sandbox, config.scaffold,
-            config.rollout.concurrency, config.rollout.infra_attempts, refill,
+            config.budgets, config.rollout.concurrency, config.rollout.infra_attempts, refill,
         ),
-        for_refill(verify_trials, refill)(run, label, config.sandbox, config.verifier, refill),
+        for_refill(verify_trials, refill)(
+            run, label, config.sandbox, config.verifier, config.budgets, config.rollout.infra_attempts, refill
+        ),
     )  # fmt: skip
     return dict(trials)
 

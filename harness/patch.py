@@ -1,26 +1,45 @@
 """What a trial changed: the difference between its workspace and the snapshot that the host kept.
 
 It is found by reading files, not by asking the workspace's git. What could turn the grading instead of the code (test
-files, runner configuration, start-up hooks, modules in the place of the standard library's) is left out, and each path
-left out is recorded with its reason. A patch can be stored, read back and graded again.
+files, runner configuration, start-up hooks, modules in the place of trusted ones) is left out, and each path left out
+is recorded with its reason. A patch can be stored, read back and graded again.
 """
 
 import base64
 import binascii
 import difflib
 import json
+import re
 import sys
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import Any, Self
 
 from harness.sandbox import Sandbox, Tree, WorkspaceError
 from harness.sandbox.tree import PRUNED, relative_parts
 
-_HOOKS = frozenset(
-    {"conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "sitecustomize.py", "usercustomize.py"}
+INTERPRETER_HOOKS = frozenset({"sitecustomize.py", "usercustomize.py", "pyvenv.cfg"})
+NO_SOURCES = PRUNED | {".hg", ".svn", ".bzr", ".jj", "CVS", ".tox", ".nox", ".venv"}
+"""Names of folders and files, at any depth, that belong to tools and not to the project."""
+
+_TEST_SETTINGS = re.compile(
+    r"conftest\.py|\.?pytest\.(ini|toml)|tox\.(ini|toml)|setup\.cfg|noxfile\.py|\.coveragerc"
+    r"|unittest\.cfg|nose2?\.cfg|\.noserc|\.s?testr\.conf"
+    r"|(jest|vitest|playwright)\.config\.\w+|karma\.conf\.\w+|\.mocharc\.\w+|phpunit\.xml.*|\.rspec"
 )
+_HOOK_SUFFIXES = (".pth", ".pyc", ".pyo", "._pth", ".egg-link")
+_METADATA_SUFFIXES = (".egg-info", ".dist-info", ".egg")
+_TEST_FOLDERS = frozenset({"tests", "__tests__"})
+_TEST_FILE = re.compile(r"test_.*\.py|.*_test\.(py|go)|tests\.py|.*\.(test|spec)\.[cm]?[jt]sx?")
+_RUNNER_MODULES = frozenset(
+    {"_pytest", "exceptiongroup", "iniconfig", "packaging", "pluggy", "py", "pygments", "pytest", "tomli"}
+)
+_MODULE_SUFFIXES = (".py", ".so", ".pyd")
+_PATH_FOLDERS = frozenset({"", "src", "lib"})
+"""Folders of a repository that often stand on sys.path."""
+
 _TEXT_LIMIT = 256 << 10
 _DIFF_LINES = 5_000
 
@@ -91,7 +110,7 @@ def filter_patch(patch: Patch, pristine: Path, protected: Collection[str] = ()) 
     allowed: dict[str, bytes | None] = {}
     rejected = list(patch.rejected)
     for path, data in sorted(patch.files.items()):
-        reason = drop_reason(path, pristine, protected)
+        reason = drop_reason(path, pristine, protected) or _content_reason(path, data, pristine)
         if reason:
             rejected.append((path, reason))
         else:
@@ -109,16 +128,69 @@ def drop_reason(path: str, pristine: Path, protected: Collection[str] = ()) -> s
         return "no plain relative path"
     if path in protected:
         return "a test file of the task"
-    name = parts[-1]
-    if name in _HOOKS or name.endswith((".pth", ".pyc", ".pyo")):
-        return "configures or hooks into the test run"
-    if any(part in PRUNED for part in parts):
+    if not NO_SOURCES.isdisjoint(parts):
         return "no source file"
-    top = PurePosixPath(parts[0])
-    shadows = top.name.split(".")[0] in sys.stdlib_module_names and (len(parts) > 1 or top.suffix in (".py", ".so"))
-    if shadows and not (pristine / top).exists():
-        return f"would hide the standard library's {top.name.split('.')[0]}"
+    name = parts[-1]
+    hooks = _TEST_SETTINGS.fullmatch(name) or name in INTERPRETER_HOOKS or name.endswith(_HOOK_SUFFIXES)
+    if hooks or any(part.endswith(_METADATA_SUFFIXES) for part in parts):
+        return "configures or hooks into the test run"
+    if _TEST_FILE.fullmatch(name) or parts[0] == "test" or not _TEST_FOLDERS.isdisjoint(parts[:-1]):
+        return "a test, or something that tests use"
+    return _hides(parts, pristine, protected)
+
+
+def _hides(parts: tuple[str, ...], pristine: Path, protected: Collection[str]) -> str:
+    """Whether the file at `parts` is a module, or part of one, that is found in the place of a trusted one."""
+    folders = ["/".join(parts[:depth]) for depth in range(len(parts))]
+    tests = {PurePosixPath(path) for path in protected if path.endswith(".py")}
+    modules = {_module_path(path) for path in tests}
+    inside_test = any(folder in modules or folder in protected for folder in folders)
+    if inside_test or (parts[-1].endswith(_MODULE_SUFFIXES) and _stem(parts) in modules):
+        return "would stand in for a hidden test or its helper"
+    roots = _PATH_FOLDERS | {_import_root(path, pristine, protected) for path in tests}
+    for depth, folder in enumerate(folders):
+        top = parts[depth].split(".")[0]
+        trusted = top in sys.stdlib_module_names or top in _RUNNER_MODULES
+        is_module = depth < len(parts) - 1 or parts[depth].endswith(_MODULE_SUFFIXES)
+        if folder in roots and trusted and is_module and not (pristine / folder / parts[depth]).exists():
+            return f"would hide the trusted module {top}"
     return ""
+
+
+def _module_path(path: PurePosixPath) -> str:
+    """The path of the module in a file, without suffix: `a/b` for a/b.py and for a/b/__init__.py alike."""
+    return str(path.parent if path.name == "__init__.py" else path.with_suffix(""))
+
+
+def _import_root(test: PurePosixPath, pristine: Path, protected: Collection[str]) -> str:
+    """The folder that a test runner puts on sys.path for `test`: the first above it that is no package."""
+    folder = test.parent
+    while folder.name and ((pristine / folder / "__init__.py").exists() or str(folder / "__init__.py") in protected):
+        folder = folder.parent
+    return str(folder) if folder.name else ""
+
+
+def _stem(parts: tuple[str, ...]) -> str:
+    """As `_module_path`, but an `__init__` is none of interest, and a suffix may have several dots."""
+    return "/".join((*parts[:-1], parts[-1].split(".")[0]))
+
+
+def _content_reason(path: str, data: bytes | None, pristine: Path) -> str:
+    """Why this new content of an acceptable path is not accepted; empty if it is."""
+    if path != "pyproject.toml" and not path.endswith("/pyproject.toml"):
+        return ""
+    if _test_settings(data) != _test_settings(_original(pristine, path)):
+        return "changes settings of the test run"
+    return ""
+
+
+def _test_settings(data: bytes | None) -> dict[str, Any] | None:
+    """What a pyproject.toml says to test tools; None if it cannot be read."""
+    try:
+        tool = tomllib.loads((data or b"").decode("utf-8")).get("tool", {})
+        return {name: tool[name] for name in ("pytest", "coverage", "tox", "nox", "hatch") if name in tool}
+    except (ValueError, TypeError, RecursionError):
+        return None
 
 
 async def apply(patch: Patch, sandbox: Sandbox) -> None:

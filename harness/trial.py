@@ -1,4 +1,10 @@
-"""A trial: one sandboxed execution of a task by an agent, which ends in exactly one outcome."""
+"""A trial: one sandboxed execution of a task by an agent, which ends in exactly one outcome.
+
+The outcome follows from what happened, as the sandbox's guard and the proxy's session recorded it, never from which
+exception got through. An `infra_error` is what the policy cannot cause. Whoever finds a way to break sandboxes would
+find one to escape bad rewards; so a trial that breaks them again and again, on a machine that is sound without it, is
+graded with nothing done.
+"""
 
 import asyncio
 import dataclasses
@@ -12,24 +18,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.budgets import BudgetConfig, outliving
 from harness.patch import Patch, take_patch
+from harness.pool.snapshot import upload_snapshot
 from harness.pool.task import Task
 from harness.proxy.server import PolicyFailure, ProxyServer
 from harness.proxy.session import Session
-from harness.sandbox.base import Sandbox, SandboxConfig, SandboxError, create_sandbox
+from harness.sandbox.base import SandboxConfig, SandboxError
+from harness.sandbox.guard import GuardedSandbox, guarded
+from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import Scaffold, ScaffoldConfig, Transcript, create_scaffold
 from harness.scaffolds.client import ProxyUnreachable
 from harness.verifier import protected_paths
 from trainer.rollout import Outcome, Rollout, Sampling
 
 _MAX_SLUG_CHARS = 48
+_CONTROL_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """What to run. `session_id` is new for every attempt; `group_id` ties the trials of one task in one step."""
+    """What to run. `session_id` is new for every attempt; `group_id` ties the trials of one task in one step.
+
+    `queue_seconds` is how long the trial waited for its turn.
+    """
 
     session_id: str
     group_id: str
@@ -38,6 +52,7 @@ class TrialSpec:
     step: int
     sampling: Sampling
     attempt: int = 1
+    queue_seconds: float = 0.0
 
 
 @dataclass
@@ -46,7 +61,8 @@ class TrialResult:
 
     `rollout` is None when the policy sampled nothing, and for an infra_error; `patch` is None for an infra_error only.
     `error` is the text of what broke: always there for an infra_error, and for an agent that crashed. `timings` are
-    seconds by stage.
+    seconds by stage: queue, retries (earlier attempts and pauses), sandbox_start, agent, generate (the policy's part of
+    agent), patch, sandbox_stop.
     """
 
     spec: TrialSpec
@@ -88,7 +104,11 @@ def new_session_id(task_id: str) -> str:
 
 
 async def run_trial(
-    spec: TrialSpec, proxy: ProxyServer, sandbox_config: SandboxConfig, scaffold_config: ScaffoldConfig
+    spec: TrialSpec,
+    proxy: ProxyServer,
+    sandbox_config: SandboxConfig,
+    scaffold_config: ScaffoldConfig,
+    budgets: BudgetConfig = BudgetConfig(),  # noqa: B008  (frozen)
 ) -> TrialResult:
     """Run one trial. Nothing that goes wrong is raised: it becomes the result's outcome and error.
 
@@ -96,12 +116,8 @@ async def run_trial(
     policy's words included. `infra_error` is for a task that cannot be read, a sandbox that breaks, and a serving side
     that fails.
     """
-    trial = _Trial(spec)
-    try:
-        await trial.run(proxy, sandbox_config, scaffold_config)
-    except Exception as error:
-        # Whatever the agent may cause was caught inside; what arrives here it cannot.
-        trial.fail(error)
+    trial = _Trial(spec, budgets)
+    await trial.run(proxy, sandbox_config, scaffold_config)
     return trial.result
 
 
@@ -110,46 +126,85 @@ async def run_trial_with_retries(
     proxy: ProxyServer,
     sandbox_config: SandboxConfig,
     scaffold_config: ScaffoldConfig,
+    budgets: BudgetConfig = BudgetConfig(),  # noqa: B008  (frozen)
     *,
     attempts: int = 3,
-    backoff: float = 1.0,
 ) -> TrialResult:
-    """The result of the first attempt that is no infra_error, or of the last; each attempt has its own session id.
+    """The result of the first attempt that is no infra_error, or of the last; each has its own session and sandbox.
 
-    `backoff` is the pause in seconds before the second attempt; it doubles.
+    When at least two attempts were made, every one of them broke its sandbox after the policy had acted, and a sandbox
+    without the agent holds, the trial is no infra_error but `completed` with an empty patch.
     """
     if attempts < 1:
         raise ValueError(f"attempts is {attempts}; a trial needs at least one")
-    result = await run_trial(spec, proxy, sandbox_config, scaffold_config)
-    for attempt in range(1, attempts):
-        if result.outcome is not Outcome.INFRA_ERROR:
-            break
-        _log.warning("session %s: infra_error, trying again: %s", result.spec.session_id, result.error)
-        await asyncio.sleep(backoff * 2 ** (attempt - 1))
-        retry = dataclasses.replace(spec, session_id=new_session_id(spec.task_id), attempt=spec.attempt + attempt)
-        result = await run_trial(retry, proxy, sandbox_config, scaffold_config)
-    return result
+    began = time.monotonic()
+    suspects = 0
+    for failures in range(attempts):
+        if failures:
+            await asyncio.sleep(budgets.pause(failures))
+            session_id, attempt = new_session_id(spec.task_id), spec.attempt + 1
+            spec = dataclasses.replace(spec, session_id=session_id, attempt=attempt)
+        earlier = time.monotonic() - began
+        trial = _Trial(spec, budgets)
+        await trial.run(proxy, sandbox_config, scaffold_config)
+        trial.result.timings["retries"] = earlier
+        if trial.result.outcome is not Outcome.INFRA_ERROR:
+            return trial.result
+        suspects += trial.suspect
+        _log.warning("session %s: infra_error, attempt %d: %s", spec.session_id, spec.attempt, trial.result.error)
+    if suspects == attempts > 1 and await _machine_is_sound(spec, sandbox_config, scaffold_config, budgets):
+        trial.blame()
+    return trial.result
 
 
 class _Trial:
-    """The stages of one trial, writing into `result` as they go."""
+    """The stages of one trial, writing into `result` as they go.
 
-    def __init__(self, spec: TrialSpec) -> None:
+    `suspect` tells that the sandbox broke after the policy had acted, so that the policy may have broken it.
+    """
+
+    def __init__(self, spec: TrialSpec, budgets: BudgetConfig) -> None:
         self.spec = spec
+        self.budgets = budgets
+        self.suspect = False
         self.result = TrialResult(spec, Outcome.INFRA_ERROR, error="the trial did not end")
+        self.result.timings["queue"] = spec.queue_seconds
+        self._rollout: Rollout | None = None
 
     async def run(self, proxy: ProxyServer, sandbox_config: SandboxConfig, scaffold_config: ScaffoldConfig) -> None:
-        result = self.result
-        task = Task.load(self.spec.task_path)
-        scaffold = create_scaffold(scaffold_config)
-        result.transcript = scaffold.transcript
-        sandbox = create_sandbox(sandbox_config)
+        """Fill in `result`; raises nothing but cancellation."""
         try:
-            with self._timed("sandbox_start"):
+            with owned_by(trial=self.spec.session_id):
+                task = Task.load(self.spec.task_path)
+                scaffold = create_scaffold(scaffold_config)
+                self.result.transcript = scaffold.transcript
+                await self._confined(task, scaffold, proxy, sandbox_config)
+        except Exception as error:
+            # Whatever the agent may cause was caught inside; what arrives here it cannot.
+            self._fail(error)
+
+    def blame(self) -> None:
+        """Make of an infra_error that the policy keeps bringing about its own doing: nothing done."""
+        result = self.result
+        _log.error("session %s: the trial keeps breaking its sandbox: %s", self.spec.session_id, result.error)
+        result.error = f"the trial keeps breaking its sandbox: {result.error}"
+        result.outcome, result.rollout = Outcome.COMPLETED, self._rollout
+        result.patch = Patch(rejected=((".", "the sandbox broke each time"),))
+
+    async def _confined(
+        self, task: Task, scaffold: Scaffold, proxy: ProxyServer, sandbox_config: SandboxConfig
+    ) -> None:
+        result, budgets = self.result, self.budgets
+        life = budgets.sandbox_life(task, scaffold.config)
+        sandbox = guarded(outliving(sandbox_config, life), hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
+        try:
+            with self._timed("sandbox_start"), sandbox.stage(budgets.setup_sec):
                 await sandbox.start()
-                await sandbox.upload(task.snapshot)
+                await upload_snapshot(task.snapshot, sandbox)
             session = proxy.open_session(self.spec.session_id, self.spec.sampling)
             try:
+                if scaffold.runs_inside:
+                    session.origin = await sandbox.connect_proxy(await proxy.open_socket(session))
                 with self._timed("agent"):
                     outcome = await self._agent(task, sandbox, session, scaffold)
             finally:
@@ -159,50 +214,64 @@ class _Trial:
                 result.counters = session.counters()
             if session.infra_failure is not None:
                 raise PolicyFailure(session.infra_failure)
-            with self._timed("patch"):
-                patch = await take_patch(
-                    task.snapshot, sandbox, protected_paths(task) | set(task.grading.visible_tests)
-                )
+            self._rollout = self._capture(session, outcome)
+            self.suspect = session.capture.num_turns > 0
+            if sandbox.failure is not None:
+                raise SandboxError(sandbox.failure)
+            with self._timed("patch"), sandbox.stage(budgets.patch_sec):
+                patch = await self._patch(task, sandbox)
         finally:
             with self._timed("sandbox_stop"):
                 await sandbox.stop()
-        result.rollout = session.capture.rollout(
+        # A sandbox that will not stop costs no finished trial: it is stopped in the background, or by the reaper.
+        result.rollout, result.patch, result.outcome = self._rollout, patch, outcome
+
+    async def _agent(self, task: Task, sandbox: GuardedSandbox, session: Session, scaffold: Scaffold) -> Outcome:
+        """How the agent ended, as far as the sandbox's guard and the session do not know better.
+
+        Raises:
+            ProxyUnreachable: the proxy did not answer, though it had refused no request.
+        """
+        self.result.error = None
+        try:
+            async with asyncio.timeout(self.budgets.agent_sec(task, scaffold.config)) as limit:
+                return (await scaffold.run(task, sandbox, session)).outcome
+        except Exception as error:
+            if isinstance(error, ProxyUnreachable) and not session.rejected:
+                raise
+            if limit.expired():
+                return Outcome.AGENT_TIMEOUT
+            if sandbox.failure is None:
+                # The policy's words may well be what crashed the agent; as infra_error, crashing would be a way out.
+                _log.exception("session %s: the agent crashed", self.spec.session_id)
+                self.result.error = f"the agent crashed: {type(error).__name__}: {error}"
+            return Outcome.COMPLETED
+
+    async def _patch(self, task: Task, sandbox: GuardedSandbox) -> Patch:
+        """What the agent changed. A workspace that cannot be read although the sandbox holds counts as unchanged."""
+        try:
+            return await take_patch(task.snapshot, sandbox, protected_paths(task) | set(task.grading.visible_tests))
+        except Exception as error:
+            if sandbox.failure is not None:
+                raise
+            _log.exception("session %s: the workspace cannot be read", self.spec.session_id)
+            return Patch(rejected=((".", f"the workspace cannot be read: {type(error).__name__}: {error}"),))
+
+    def _capture(self, session: Session, outcome: Outcome) -> Rollout | None:
+        return session.capture.rollout(
             session_id=self.spec.session_id,
             task_id=self.spec.task_id,
             group_id=self.spec.group_id,
             step=self.spec.step,
             outcome=outcome,
         )
-        result.patch = patch
-        result.outcome = outcome
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Make the result an infra_error."""
         _log.error("session %s: infra_error: %s", self.spec.session_id, error, exc_info=error)
         self.result.outcome = Outcome.INFRA_ERROR
         self.result.rollout = self.result.patch = None
         self.result.error = f"{type(error).__name__}: {error}"
-
-    async def _agent(self, task: Task, sandbox: Sandbox, session: Session, scaffold: Scaffold) -> Outcome:
-        """How the agent ended.
-
-        Raises:
-            SandboxError: the sandbox broke.
-            ProxyUnreachable: the proxy did.
-        """
-        self.result.error = None
-        try:
-            async with asyncio.timeout(scaffold.config.agent_timeout or task.agent_timeout) as limit:
-                return (await scaffold.run(task, sandbox, session)).outcome
-        except (SandboxError, ProxyUnreachable):
-            raise
-        except Exception as error:
-            if limit.expired():
-                return Outcome.AGENT_TIMEOUT
-            # The policy's words may well be what crashed the agent; as an infra_error, crashing would be a way out.
-            _log.exception("session %s: the agent crashed", self.spec.session_id)
-            self.result.error = f"the agent crashed: {type(error).__name__}: {error}"
-            return Outcome.COMPLETED
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -211,3 +280,23 @@ class _Trial:
             yield
         finally:
             self.result.timings[stage] = time.monotonic() - started
+
+
+async def _machine_is_sound(
+    spec: TrialSpec, sandbox_config: SandboxConfig, scaffold_config: ScaffoldConfig, budgets: BudgetConfig
+) -> bool:
+    """Whether a sandbox holds through all stages when no agent works in it."""
+    try:
+        task = Task.load(spec.task_path)
+        sandbox = guarded(sandbox_config, hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
+        try:
+            with owned_by(trial=f"{spec.session_id}-control"), sandbox.stage(budgets.setup_sec + budgets.patch_sec):
+                await sandbox.start()
+                await upload_snapshot(task.snapshot, sandbox)
+                await sandbox.exec(["true"], timeout=_CONTROL_SECONDS)
+                return (await take_patch(task.snapshot, sandbox)).empty
+        finally:
+            await sandbox.stop()
+    except Exception as error:
+        _log.warning("session %s: a sandbox without an agent breaks too: %s", spec.session_id, error)
+        return False

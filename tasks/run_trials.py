@@ -11,9 +11,12 @@ from typing import Any
 
 from prefect import task
 
+from harness.budgets import BudgetConfig
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
-from harness.sandbox import SandboxConfig, require_isolation, sweep
+from harness.reaper import reaping
+from harness.sandbox import SandboxConfig, require_isolation
+from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialSpec, new_session_id, run_trial_with_retries
 from tasks.draw import Group, groups_path, read_groups
@@ -36,6 +39,7 @@ async def run_trials(
     sampling: Sampling,
     sandbox: SandboxConfig,
     scaffold: ScaffoldConfig,
+    budgets: BudgetConfig,
     concurrency: int,
     infra_attempts: int,
     refill: int = 0,
@@ -47,7 +51,6 @@ async def run_trials(
     """
     started = time.monotonic()
     require_isolation(sandbox)
-    sweep(sandbox.root)
     folder = run.journal.trials_dir(label)
     groups = read_groups(groups_path(run.journal.stage_dir(label), refill))
     ended = [load_trial(trial) for trial in run.journal.trials(label)]
@@ -59,12 +62,13 @@ async def run_trials(
     policy = ReplicaPool.attach(run.name)
 
     async def one(group: Group, proxy: ProxyServer) -> None:
+        queued = time.monotonic()
         async with limit:
             spec = TrialSpec(
                 new_session_id(group.task_id), group.group_id, group.task_id, group.task_path, step,
-                greedily(sampling) if group.greedy else sampling,
+                greedily(sampling) if group.greedy else sampling, queue_seconds=time.monotonic() - queued,
             )  # fmt: skip
-            result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, attempts=infra_attempts)
+            result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, budgets, attempts=infra_attempts)
             policy.release(result.spec.session_id)
             if result.outcome is Outcome.INFRA_ERROR:
                 # a dead engine is no property of this trial: fail the stage, so that a restart runs the trial again
@@ -74,9 +78,14 @@ async def run_trials(
             emit(Event("trials", label, done=sum(outcomes.values()), total=total))
 
     emit(Event("trials", label, done=total - len(missing), total=total))
-    async with ProxyServer(policy, _codec(model), window) as proxy, task_group() as trials:
-        for group in missing:
-            trials.create_task(one(group, proxy))
+    with owned_by(project=run.project, run=run.experiment):
+        async with (
+            reaping(sandbox),
+            ProxyServer(policy, _codec(model), window) as proxy,
+            task_group() as trials,
+        ):
+            for group in missing:
+                trials.create_task(one(group, proxy))
     return {"outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome}, "seconds": time.monotonic() - started}
 
 

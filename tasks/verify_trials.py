@@ -8,9 +8,12 @@ from typing import Any
 
 from prefect import task
 
+from harness.budgets import BudgetConfig
+from harness.grading import grade_with_retries
 from harness.pool.task import Task
 from harness.sandbox import SandboxConfig
-from harness.verifier import VerifierConfig, grade
+from harness.sandbox.owner import owned_by
+from harness.verifier import VerifierConfig
 from tasks.draw import read_draws
 from tasks.groups import task_group
 from tasks.journal import JournalError
@@ -25,7 +28,13 @@ POLL_SECONDS = 0.1
 
 @task(**staged("verify_trials"))
 async def verify_trials(
-    run: RunRef, label: str, sandbox: SandboxConfig, verifier: VerifierConfig, refill: int = 0
+    run: RunRef,
+    label: str,
+    sandbox: SandboxConfig,
+    verifier: VerifierConfig,
+    budgets: BudgetConfig,
+    infra_attempts: int,
+    refill: int = 0,
 ) -> dict[str, Any]:
     """Grade the trials of a round until all of them are. Returns counts of verdicts and the busy seconds.
 
@@ -49,23 +58,27 @@ async def verify_trials(
         verdict = trial.verdict
         if verdict is None:
             started = time.monotonic()
-            verdict = await grade(Task.load(tasks[trial.group_id]), trial.patch(), sandbox, verifier)
+            verdict = await grade_with_retries(
+                Task.load(tasks[trial.group_id]), trial.patch(), sandbox, verifier, budgets,
+                attempts=infra_attempts, trial=trial.session_id,
+            )  # fmt: skip
             busy += time.monotonic() - started
             await asyncio.to_thread(store_verdict, trial.folder, verdict)
         statuses[str(verdict.status)] += 1
         emit(Event("verdicts", label, done=sum(statuses.values()), total=expected, data=dict(statuses)))
 
-    async with task_group() as gradings:
-        while ended < expected:
-            for folder in await asyncio.to_thread(run.journal.trials, label):
-                if folder in seen:
-                    continue
-                seen.add(folder)
-                trial = await asyncio.to_thread(load_trial, folder)
-                if trial.group_id not in known:
-                    raise JournalError(f"{folder}: group {trial.group_id!r} is none of this round's")
-                if trial.group_id in tasks:
-                    ended += 1
-                    gradings.create_task(one(trial))
-            await asyncio.sleep(POLL_SECONDS)
+    with owned_by(project=run.project, run=run.experiment):
+        async with task_group() as gradings:
+            while ended < expected:
+                for folder in await asyncio.to_thread(run.journal.trials, label):
+                    if folder in seen:
+                        continue
+                    seen.add(folder)
+                    trial = await asyncio.to_thread(load_trial, folder)
+                    if trial.group_id not in known:
+                        raise JournalError(f"{folder}: group {trial.group_id!r} is none of this round's")
+                    if trial.group_id in tasks:
+                        ended += 1
+                        gradings.create_task(one(trial))
+                await asyncio.sleep(POLL_SECONDS)
     return {"verdicts": dict(statuses), "busy_seconds": busy}

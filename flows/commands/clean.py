@@ -22,7 +22,7 @@ def clean(
     apply: Annotated[bool, typer.Option("--apply", help="Remove what is found, instead of listing it")] = False,
 ) -> None:
     """List what dead testgrad processes left in each sandbox backend; with --apply, remove it."""
-    sandbox = _sandbox_config(config)
+    sandbox = sandbox_config(config)
     sweep = reap(sandbox, sorted(SANDBOXES), apply=apply)
     print_sweep(console, sweep, apply)
     if sweep.failed or (sandbox.backend in sweep.unreachable and config is not None):
@@ -68,7 +68,8 @@ def _since(leftover: Leftover) -> str:
     return datetime.fromtimestamp(leftover.since).strftime("%Y-%m-%d %H:%M")
 
 
-def _sandbox_config(config: Path | None) -> SandboxConfig:
+def sandbox_config(config: Path | None) -> SandboxConfig:
+    """The sandbox section of a run config, or the default one."""
     if config is None:
         return SandboxConfig()
     from flows.config import load_config  # takes the learner's and the engine's sections along

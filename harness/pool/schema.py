@@ -6,13 +6,15 @@ that no model knows are kept out and reported by `unknown_keys`: a misspelt key 
 
 import json
 import re
+from collections import Counter
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from harness.pool.kinds import REPORT_KINDS
+
 SCHEMA_VERSION = "1.4"
 NetworkMode = Literal["public", "no-network", "allowlist"]
-TEST_ID = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){2,}$")
 
 
 class Section(BaseModel):
@@ -102,29 +104,41 @@ class TaskConfig(Section):
 
 
 class Grading(BaseModel):
-    """How the host grades a patch: the tests that must pass, by the ids that the runner reports."""
+    """How the host grades a patch: the kind of report, and the tests that must pass by the ids that it reports.
+
+    `report` names an entry of `REPORT_KINDS`, which also says what the other fields must hold.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    report: Literal["unittest"] = Field(default="unittest", description="form of the test runner's report")
-    test_command: list[str] | None = Field(default=None, description="argv of the hidden tests; none: the grader's own")
-    fail_to_pass: list[str] = Field(description="tests that the snapshot fails and a solution passes")
+    report: str = Field(
+        default="unittest",
+        description="grading kind: unittest, pytest, junit, log, script, or one of a plugin",
+        json_schema_extra=lambda schema: schema.update(enum=list(REPORT_KINDS)),
+    )
+    test_command: list[str] | None = Field(default=None, description="junit, log: argv of the hidden tests")
+    log_parser: str | None = Field(default=None, description="log: form of the output: pytest, unittest or django")
+    pytest_plugins: list[str] = Field(default=[], description="pytest: installed plugin modules that the tests need")
+    fail_to_pass: list[str] = Field(default=[], description="tests that the snapshot fails and a solution passes")
     pass_to_pass: list[str] = Field(default=[], description="tests that the snapshot passes and a solution too")
     visible_tests: list[str] = Field(default=[], description="test files in the snapshot, to see, not to edit")
 
+    @property
+    def expected(self) -> list[str]:
+        """Ids of all tests that must pass."""
+        return self.fail_to_pass + self.pass_to_pass
+
     @model_validator(mode="after")
-    def _ids_are_usable(self) -> Self:
-        if not self.fail_to_pass:
-            raise ValueError("fail_to_pass is empty; name at least one test that the snapshot fails")
-        ids = self.fail_to_pass + self.pass_to_pass
-        for test_id in ids:
-            if not TEST_ID.match(test_id):
-                raise ValueError(f"test id {test_id!r} is not of the form module.Class.test_name")
-        repeated = sorted({i for i in ids if ids.count(i) > 1})
-        if repeated:
-            raise ValueError(f"fail_to_pass and pass_to_pass name {repeated[0]} more than once; name each test once")
+    def _facts_are_usable(self) -> Self:
+        if self.report not in REPORT_KINDS:
+            known = ", ".join(REPORT_KINDS)
+            raise ValueError(f"report {self.report!r} is unknown; choose one of: {known}, or load its plugin")
         if self.test_command is not None and not self.test_command:
             raise ValueError("test_command is an empty list; leave it out, or give the program and its arguments")
+        REPORT_KINDS[self.report].facts(self)
+        repeated = sorted(test_id for test_id, count in Counter(self.expected).items() if count > 1)
+        if repeated:
+            raise ValueError(f"fail_to_pass and pass_to_pass name {repeated[0]} more than once; name each test once")
         return self
 
 

@@ -6,12 +6,15 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from harness.proxy.capture import Capture
 from harness.proxy.codec import ChatCodec, CodecError
+from harness.proxy.doorway import Doorway
 from harness.proxy.request import ChatRequest, RequestError, parse_request
 from harness.proxy.session import Session
 from trainer.rollout import Generation, Policy, Sampling
@@ -30,11 +33,13 @@ class ProxyServer:
     """Serves `POST /s/{secret}/v1/chat/completions` and `GET /s/{secret}/v1/models` on a loopback port.
 
     It runs on the caller's event loop. Each trial gets a session with a secret of its own; closing the session revokes
-    it at once. `window` is the policy's context length in tokens: prompt and answer together.
+    it at once. An agent on the host uses the port; one in a sandbox has no network and comes in by `open_socket`, where
+    it finds its own session only. `window` is the policy's context length in tokens: prompt and answer together.
 
     How an answer is sampled is the session's business: temperature and top_p of a request are overridden (and
     counted), `max_tokens` is the least of the request's, the session's and the room left in the window, `stop` strings
-    of both are used. The server handles one generation at a time for each session.
+    of both are used. The server reads and handles one request at a time for each session, so that what a session costs
+    in memory is bounded.
     """
 
     def __init__(self, policy: Policy, codec: ChatCodec, window: int, max_body_bytes: int = MAX_BODY_BYTES) -> None:
@@ -82,12 +87,34 @@ class ProxyServer:
         self._sessions[_key(session.secret)] = session
         return session
 
+    async def open_socket(self, session: Session) -> Path:
+        """Serve `session`, and no other, by a Unix socket of its own as well; its path, for `Sandbox.connect_proxy`.
+
+        The socket is closed and removed with the session.
+
+        Raises:
+            RuntimeError: the server is not running, or the session is closed.
+            OSError: no socket can be made in the system's temporary directory.
+        """
+        if self._runner is None or self._runner.server is None or session.closed:
+            raise RuntimeError("a socket is opened for an open session of a running proxy")
+        if session.doorway is None:
+            session.doorway = Doorway(self._runner.server)
+        return session.doorway.path
+
     async def close_session(self, session: Session) -> None:
-        """Revoke the session's secret and stop its generation. From here on its capture does not change."""
+        """Revoke the session's secret, stop its generation and close its socket.
+
+        From here on its capture does not change. Who asks once more by a connection that is still open is told 401, and
+        counted in `unauthorized`.
+        """
         session.closed = True
         self._sessions.pop(_key(session.secret), None)
         if session.generation is not None:
             await _cancel(session.generation)
+        doorway, session.doorway = session.doorway, None
+        if doorway is not None:
+            await doorway.close()
 
     async def _models(self, request: web.Request) -> web.Response:
         from harness.proxy import response
@@ -99,7 +126,8 @@ class ProxyServer:
         session = self._session_of(request)
         session.requests += 1
         try:
-            answer = await self._answer(session, await _read_json(request))
+            async with session.lock:
+                answer = await self._answer(session, await _read_json(request))
         except (RequestError, web.HTTPRequestEntityTooLarge):
             session.rejected += 1
             raise
@@ -117,21 +145,20 @@ class ProxyServer:
     async def _answer(self, session: Session, body: Any) -> dict[str, Any]:
         from harness.proxy import response
 
+        if session.closed:
+            raise _unauthorized()
         request = parse_request(body)
-        async with session.lock:
-            if session.closed:
-                raise _unauthorized()
-            try:
-                prompt = session.capture.begin_turn(request.chat_messages)
-            except CodecError as error:
-                raise RequestError(f"messages: {error}", code="invalid_value", param="messages") from error
-            try:
-                sampling = self._sampling(session, request, len(prompt))
-                generation = await self._generate(session, prompt, sampling)
-                text = self._codec.decode_answer(generation, sampling.stop)
-                session.capture.end_turn(generation, text)
-            finally:
-                session.capture.abort_turn()
+        try:
+            prompt = session.capture.begin_turn(request.chat_messages)
+        except CodecError as error:
+            raise RequestError(f"messages: {error}", code="invalid_value", param="messages") from error
+        try:
+            sampling = self._sampling(session, request, len(prompt))
+            generation = await self._generate(session, prompt, sampling)
+            text = self._codec.decode_answer(generation, sampling.stop)
+            session.capture.end_turn(generation, text)
+        finally:
+            session.capture.abort_turn()
         return response.completion(generation, text, len(prompt), codec=self._codec, with_logprobs=request.logprobs)
 
     def _sampling(self, session: Session, request: ChatRequest, prompt_length: int) -> Sampling:
@@ -190,7 +217,8 @@ class ProxyServer:
     def _session_of(self, request: web.Request) -> Session:
         # Looked up by digest, so that the time it takes tells nothing about the secrets.
         session = self._sessions.get(_key(request.match_info["secret"]))
-        if session is None:
+        by_socket = isinstance(request.get_extra_info("sockname"), str)
+        if session is None or (by_socket and (session.doorway is None or not session.doorway.leads_here(request))):
             self.unauthorized += 1
             raise _unauthorized()
         return session
@@ -211,7 +239,11 @@ def _unauthorized() -> RequestError:
 
 
 async def _read_json(request: web.Request) -> Any:
-    body = await request.read()
+    try:
+        body = await request.read()
+    except (web.RequestPayloadError, BadHttpMessage, ConnectionError) as error:
+        # The client's doing: a chunk or a compression that is none, or a connection that broke off.
+        raise RequestError(f"the request body cannot be read: {error}", code="invalid_body") from error
     try:
         return json.loads(body)
     except ValueError as error:

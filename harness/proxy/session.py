@@ -5,6 +5,7 @@ import secrets
 from dataclasses import dataclass, field
 
 from harness.proxy.capture import Capture
+from harness.proxy.doorway import Doorway
 from trainer.rollout import Generation, Sampling
 
 
@@ -20,7 +21,7 @@ class Session:
     sampling: Sampling
     capture: Capture
     origin: str
-    """Scheme, host and port of the proxy."""
+    """Scheme, host and port where the agent finds the proxy: on the host, or as `Sandbox.connect_proxy` tells."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     closed: bool = False
     overlong: bool = False
@@ -36,9 +37,11 @@ class Session:
     """Generations stopped because the client hung up or the session was closed."""
     generate_seconds: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held during a generation: a client's retry must not sample into the same segment at the same time."""
+    """Held from a request's body to its answer: a client's retry must not sample into the same segment meanwhile."""
     generation: asyncio.Task[Generation] | None = None
     """The generation in flight."""
+    doorway: Doorway | None = None
+    """The Unix socket by which a sandbox reaches this session."""
 
     @property
     def base_url(self) -> str:

@@ -1,6 +1,8 @@
 """Where hostile code runs: isolated commands over a workspace that only the host reads back."""
 
 from harness.sandbox import bubblewrap as _bubblewrap  # noqa: F401  (registers the backend)
+from harness.sandbox import docker as _docker  # noqa: F401  (registers the backend)
+from harness.sandbox import kubernetes as _kubernetes  # noqa: F401  (registers the backend)
 from harness.sandbox.base import (
     SANDBOXES,
     WORKSPACE,

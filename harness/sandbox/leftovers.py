@@ -1,19 +1,42 @@
-"""The host directories of sandboxes: made with a lock that dies with its process, so that leftovers can be told apart.
+"""What sandboxes leave behind when their process dies, and the host directories of the embedded ones.
 
-A lock rather than a pid in the name: pids are used again, and mean nothing across containers that share a directory.
+Such a directory is made with a lock that dies with its process: a better sign of life than the pid in its label, which
+means nothing across containers that share a directory.
 """
 
 import fcntl
+import functools
+import json
 import os
 import tempfile
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness.sandbox.tree import clear_folder
+from harness.sandbox.owner import current_owner, labels
+from harness.sandbox.tree import WorkspaceError, clear_folder, read_regular
 
 PREFIX = "testgrad-sbx-"
+_OWNER_FILE = "owner.json"
 _YOUNG = 60.0
 """Seconds within which a directory may not have its lock yet."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something whose owner is dead. `since` is when it was made, seconds of the epoch; None if nobody knows.
+
+    `remove` blocks, looks once more whether the owner is dead, and is harmless when the thing is gone already; any
+    exception means that it is still there.
+    """
+
+    backend: str
+    kind: str
+    name: str
+    labels: Mapping[str, str]
+    since: float | None
+    remove: Callable[[], None]
 
 
 def make_base(root: Path | None) -> tuple[Path, int]:
@@ -23,7 +46,12 @@ def make_base(root: Path | None) -> tuple[Path, int]:
     """
     base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
     lock = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (base / _OWNER_FILE).write_text(json.dumps(labels(current_owner())))
+    except BaseException:
+        remove_base(base, lock)
+        raise
     return base, lock
 
 
@@ -36,24 +64,58 @@ def remove_base(base: Path, lock: int) -> None:
         os.close(lock)
 
 
-def sweep(root: Path | None = None) -> list[Path]:
-    """Remove the sandbox directories below `root` whose process has died without removing them; returns their paths.
+def leftover_folders(root: Path | None = None) -> list[Leftover]:
+    """The sandbox directories below `root` whose process has died without removing them.
 
-    Directories of live processes, of other users, and such as are under a minute old stay.
+    Those of live processes, of other users, and such as are under a minute old are none.
     """
-    removed = []
+    found = []
     for base in sorted(Path(root or tempfile.gettempdir()).glob(PREFIX + "*")):
-        try:
-            lock = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue  # a link, a file, or removed meanwhile: none of ours
-        status = os.fstat(lock)
-        if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _YOUNG or not _try_lock(lock):
-            os.close(lock)
+        lock = _lock_dead(base)
+        if lock is None:
             continue
+        try:
+            since, owner = os.fstat(lock).st_mtime, _read_owner(lock)
+        finally:
+            os.close(lock)
+        remove = functools.partial(_remove_dead, base)
+        found.append(Leftover("host", "folder", str(base), owner, since, remove))
+    return found
+
+
+def sweep(root: Path | None = None) -> list[Path]:
+    """Remove `leftover_folders` and return their paths."""
+    leftovers = leftover_folders(root)
+    for leftover in leftovers:
+        leftover.remove()
+    return [Path(leftover.name) for leftover in leftovers]
+
+
+def _remove_dead(base: Path) -> None:
+    lock = _lock_dead(base)
+    if lock is not None:
         remove_base(base, lock)
-        removed.append(base)
-    return removed
+
+
+def _lock_dead(base: Path) -> int | None:
+    """A descriptor that holds the lock of a directory whose process has died; None if it is none such."""
+    try:
+        lock = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None  # a link, a file, or removed meanwhile: none of ours
+    status = os.fstat(lock)
+    if status.st_uid == os.geteuid() and time.time() - status.st_mtime >= _YOUNG and _try_lock(lock):
+        return lock
+    os.close(lock)
+    return None
+
+
+def _read_owner(folder: int) -> dict[str, str]:
+    try:
+        stored = json.loads(read_regular(folder, _OWNER_FILE, 4096))
+    except (WorkspaceError, ValueError):
+        return {}
+    return {str(key): str(value) for key, value in stored.items()} if isinstance(stored, dict) else {}
 
 
 def _try_lock(fd: int) -> bool:

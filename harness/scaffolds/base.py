@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -81,6 +81,9 @@ class ScaffoldResult:
 
 class Scaffold(ABC):
     """An agent; one object serves one trial. `transcript` grows while it runs and outlives a cancelled run."""
+
+    runs_inside: ClassVar[bool] = False
+    """Whether the agent runs in the sandbox; `session.base_url` then is what leads from there to the proxy."""
 
     def __init__(self, config: ScaffoldConfig) -> None:
         self.config = config

@@ -83,7 +83,7 @@ def _decide(
     if not report.end:
         return Status.BROKEN, f"the tests crashed ({_ending(report.exit)})", True
     if report.exit != 0 or missing:
-        return Status.BROKEN, report.notes[0] if report.notes else f"the tests ended with code {report.exit}", False
+        return Status.BROKEN, _first_note(report, expected) or f"the tests ended with code {report.exit}", False
     not_passed = [name for name in sorted(expected) if statuses[name] != "passed"]
     if not_passed:
         first = not_passed[0]
@@ -91,6 +91,12 @@ def _decide(
     if any(statuses[name] != "failed" for name in sentinels):
         return Status.FAILED, "a test that must fail neither failed nor passed", False
     return Status.PASSED, f"all {len(expected)} tests passed", False
+
+
+def _first_note(report: Report, expected: Collection[str]) -> str:
+    """What the runner noted first, rather about one of the task's own tests than about a sentinel."""
+    about = [note for note in report.notes if any(note.startswith(f"{name}: ") for name in expected)]
+    return next(iter(about or report.notes), "")
 
 
 def _broken(reason: str, repeat: bool) -> Judgement:

@@ -15,7 +15,8 @@ class Status(StrEnum):
     """Only `passed` earns a reward. All but `infra_error` are the patch's doing.
 
     `failed`: the tests ran and at least one did not pass. `broken`: they did not run to their end (import error, crash,
-    time or memory limit). `tampered`: the report shows that it was bent. `infra_error`: no sandbox could be made.
+    time or memory limit). `tampered`: the report shows that it was bent. `infra_error`: no sandbox could be made, or
+    the grading fails on the task's own solution too.
     """
 
     PASSED = "passed"
@@ -27,7 +28,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a patch is worth, and why. `tests` maps the task's test ids to their status; `seconds` is wall time."""
+    """What a patch is worth, and why. `tests` maps the task's test ids to their status; `seconds` is wall time.
+
+    `grader` is the grading kind. `protected` is False for the kinds that believe what the tests' own process writes.
+    """
 
     reward: float
     status: Status
@@ -36,6 +40,8 @@ class Verdict:
     seconds: float = 0.0
     log: str = ""
     runs: int = 1
+    grader: str = "unittest"
+    protected: bool = True
 
     def __post_init__(self) -> None:
         if self.reward != (1.0 if self.status is Status.PASSED else 0.0):
@@ -46,7 +52,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The verdict that `to_json` wrote.
+        """The verdict that `to_json` wrote; one without `grader` was graded before there were other kinds.
 
         Raises:
             VerdictError: the text is no stored verdict.

@@ -162,7 +162,7 @@ def listed(run, **choice):
 def test_trials_are_listed_newest_step_first(run):
     lines = listed(run).splitlines()
     assert [line.split()[1] for line in lines[1:4]] == ["sub-cc", "add-aa", "add-bb"]
-    assert lines[-1].startswith("3 of 3 trials")
+    assert "3 of 3 trials; show one with: testgrad trials RUN SESSION" in lines
 
 
 def test_trials_are_chosen_by_step_outcome_and_verdict(run):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.patch import Patch, PatchError, apply, drop_reason, filter_patch, take_patch
@@ -112,6 +112,7 @@ async def test_a_patch_that_does_not_fit_says_so(pristine: Path) -> None:
             await apply(Patch({"pkg": b"x"}), sandbox)
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.text(), st.none() | st.binary()),
     st.lists(st.tuples(st.text(), st.text())),
@@ -143,3 +144,71 @@ def test_text_of_large_changes_stays_small(pristine: Path) -> None:
 def test_lines_without_newline_at_the_end_stay_apart(pristine: Path) -> None:
     patch = filter_patch(Patch({"pkg/a.py": b"one\ntwo"}), pristine)
     assert patch.text.endswith("-two\n+two\n\\ No newline at end of file\n")
+
+
+HIDDEN = {"tests/test_core.py", "tests/helper.py", "tests/cases.json", "check_core.py", "unit/support/__init__.py"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("tests/new.py", "pkg/tests/data.json", "test/support.py", "pkg/test_x.py", "pkg/x_test.py", "app/tests.py"),
+        *("web/__tests__/a.js", "web/a.spec.ts", "web/a.test.jsx", "pkg/a_test.go"),
+        *("pytest.toml", ".pytest.toml", "tox.toml", "noxfile.py", ".coveragerc", "jest.config.js", ".mocharc.json"),
+        *(
+            "pyvenv.cfg",
+            "python311._pth",
+            "x.egg-link",
+            "pkg.egg-info/entry_points.txt",
+            "a.dist-info/entry_points.txt",
+        ),
+        *(".git", ".git/hooks/x", "pkg/.git/config", ".hg/hgrc", ".svn/entries", "a/.tox/x.py", ".venv/lib/x.py"),
+        *("pytest.py", "_pytest/runner.py", "pluggy/__init__.py", "src/unittest.py", "lib/json/__init__.py", "re.so"),
+        *("check_core/__init__.py", "check_core.cpython-311-x86_64-linux-gnu.so", "check_core/deep/x.txt"),
+        *("unit/support.py", "unit/support/more.py", "unit/json.py", "tests/cases.json/x"),
+    ],
+)
+def test_paths_that_reach_into_the_grading_are_left_out(pristine: Path, path: str) -> None:
+    for content in (b"x", None):
+        patch = filter_patch(Patch({path: content}), pristine, HIDDEN)
+        assert patch.files == {}
+        assert [rejected for rejected, _ in patch.rejected] == [path]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("pkg/renamed.py", "new.py", "new/__init__.py", "new/json.py", "pkg/types.py", "pkg/check_core.py"),
+        *("pkg/testing.py", "contest.py", "pkg/latest.py", "docs/tests.md", "pkg/conftest_tools.py", "calendar.py"),
+        *("README.md", "requirements.txt", "setup.py", "Makefile", "src/new.py", "pkg/git/log.py", "unit/other.py"),
+        *("pkg/core.cpython-311-x86_64-linux-gnu.so", ".gitignore", ".github/workflows/x.yml", "pyproject.toml"),
+    ],
+)
+def test_paths_of_honest_solutions_pass(pristine: Path, path: str) -> None:
+    patch = filter_patch(Patch({path: b""}), pristine, HIDDEN)
+    assert patch.files == {path: b""}, patch.rejected
+
+
+def test_a_module_named_like_a_trusted_one_passes_beside_hidden_tests_in_a_package(pristine: Path) -> None:
+    (pristine / "pkg" / "__init__.py").write_text("")
+    hidden = {"pkg/test_core.py"}
+    assert not drop_reason("pkg/types.py", pristine, hidden)
+    assert drop_reason("types.py", pristine, hidden), "the package's parent is what a runner puts on the path"
+    (pristine / "pkg" / "__init__.py").unlink()
+    assert drop_reason("pkg/types.py", pristine, hidden)
+
+
+def test_pyproject_may_change_except_for_what_it_says_to_test_tools(pristine: Path) -> None:
+    (pristine / "pyproject.toml").write_text('[project]\nname = "x"\n[tool.pytest.ini_options]\naddopts = "-q"\n')
+
+    def accepted(text: bytes | None) -> bool:
+        return "pyproject.toml" in filter_patch(Patch({"pyproject.toml": text}), pristine).files
+
+    assert accepted(
+        b'[project]\nname = "x"\nversion = "2"\n[tool.ruff]\na = 1\n[tool.pytest.ini_options]\naddopts="-q"'
+    )
+    assert not accepted(b'[project]\nname = "x"\n[tool.pytest.ini_options]\naddopts = "-p evil"\n')
+    assert not accepted(b'[project]\nname = "x"\n')
+    assert not accepted(b"[[[")
+    assert not accepted(b"\xff")
+    assert not accepted(None)

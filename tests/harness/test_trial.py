@@ -13,15 +13,18 @@ from support.tasks import BUGGY, FIXED, write_task
 from support.tiny import tiny_tokenizer
 
 from harness import trial as trial_module
+from harness.budgets import BudgetConfig
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
 from harness.sandbox.base import SandboxConfig, SandboxError, SandboxUnavailable, create_sandbox, require_isolation
+from harness.sandbox.owner import current_owner, owned_by
 from harness.scaffolds.base import SCAFFOLDS, Scaffold, ScaffoldConfig
 from harness.trial import TrialSpec, new_session_id, run_trial, run_trial_with_retries
 from trainer.rollout import Outcome, Sampling
 
 RIGHT = f"```python\n{FIXED}```\n"
 EDIT = ScaffoldConfig()
+QUICK = BudgetConfig(backoff_sec=0.01)
 
 
 @functools.cache
@@ -219,7 +222,7 @@ async def test_a_task_that_cannot_be_read_is_an_infra_error(config, task_path, b
     assert result.outcome is Outcome.INFRA_ERROR and result.error.startswith("TaskError")
 
 
-@pytest.mark.parametrize("stage", ["start", "upload", "write_files", "read_tree", "stop"])
+@pytest.mark.parametrize("stage", ["start", "upload", "write_files", "read_tree"])
 async def test_a_sandbox_that_breaks_at_any_stage_is_an_infra_error_and_is_stopped(
     config, task_path, monkeypatch, stage
 ):
@@ -232,8 +235,6 @@ async def test_a_sandbox_that_breaks_at_any_stage_is_an_infra_error_and_is_stopp
     async def stop(self):
         stopped.append(self)
         await real_stop(self)
-        if stage == "stop":
-            raise SandboxError("stop broke")
 
     monkeypatch.setattr(backend, stage, broken)
     monkeypatch.setattr(backend, "stop", stop)
@@ -261,16 +262,70 @@ async def test_a_cancelled_trial_stops_its_generation_its_session_and_its_sandbo
 async def test_an_infra_error_is_tried_again_with_a_new_session(config, task_path):
     server, policy = proxy_for(RuntimeError("hiccup"), RuntimeError("again"), RIGHT)
     async with server as proxy:
-        result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, attempts=3, backoff=0.01)
+        result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, budgets=QUICK, attempts=3)
     assert result.outcome is Outcome.COMPLETED and result.spec.attempt == 3
     assert result.rollout.session_id == result.spec.session_id == policy.calls[2].session_id
     assert len({call.session_id for call in policy.calls}) == 3
 
 
+ASK = """\
+import json, sys, urllib.request
+body = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+request = urllib.request.Request(sys.argv[1] + "/chat/completions", body, {"Content-Type": "application/json"})
+answer = json.load(urllib.request.urlopen(request, timeout=30))
+open("solution.py", "w").write("# " + answer["choices"][0]["message"]["content"])
+"""
+
+
+async def test_an_agent_that_runs_inside_reaches_its_session_and_is_cut_off_at_the_end(config, task_path, monkeypatch):
+    urls = []
+
+    async def run(self, task, sandbox, session):
+        urls.append(session.base_url)
+        done = await sandbox.exec([sandbox.python, "-c", ASK, session.base_url], timeout=60)
+        assert done.exit_code == 0, done.stderr
+        return self.result(Outcome.COMPLETED)
+
+    monkeypatch.setitem(SCAFFOLDS, "inside", type("Inside", (Scaffold,), {"run": run, "runs_inside": True}))
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, ScaffoldConfig(name="inside"))
+        assert_clean(config, proxy)
+    assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
+    assert result.patch.files == {"solution.py": b"# hi"}
+    assert result.rollout.response_length == 3
+    assert urls[0].startswith("http://127.0.0.1:")
+
+
+async def test_what_is_made_for_a_trial_is_labelled_with_its_session(config, task_path, monkeypatch):
+    owners = []
+
+    async def start(self):
+        owners.append(current_owner())
+        await real(self)
+
+    backend = type(create_sandbox(config))
+    real = backend.start
+    monkeypatch.setattr(backend, "start", start)
+    server, _ = proxy_for(RuntimeError("hiccup"), RIGHT)
+    async with server as proxy:
+        with owned_by(project="shop", run="exp"):
+            result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, budgets=QUICK)
+    assert [(o.project, o.run) for o in owners] == [("shop", "exp")] * 2
+    assert [o.trial for o in owners] == ["add-0000abcd", result.spec.session_id]
+
+
+async def test_waiting_is_told_apart_from_working(config, task_path):
+    server, _ = proxy_for(RIGHT)
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path, queue_seconds=12.5), proxy, config, EDIT)
+    assert result.to_json()["timings"]["queue"] == 12.5
+
+
 async def test_retries_end(config, task_path):
     server, policy = proxy_for(RuntimeError("dead"))
     async with server as proxy:
-        result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, attempts=2, backoff=0.01)
+        result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, budgets=QUICK, attempts=2)
     assert result.outcome is Outcome.INFRA_ERROR and len(policy.calls) == 2
 
 

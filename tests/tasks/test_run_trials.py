@@ -9,6 +9,7 @@ from support.journals import make_result, make_run
 from support.scripted import ScriptedPolicy
 from support.tiny import tiny_tokenizer
 
+from harness.budgets import BudgetConfig
 from harness.pool.index import TaskPointer
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
@@ -50,7 +51,7 @@ def launched(monkeypatch):
         "ReplicaPool": Pool,
         "_codec": lambda model: None,
         "require_isolation": lambda sandbox: None,
-        "sweep": lambda root: None,
+        "reaping": proxy,
     }.items():
         monkeypatch.setattr(module, name, value)
     return specs
@@ -69,7 +70,7 @@ async def run_draw(run, refill=0):
     class Sandbox:
         root = run.root
 
-    return await run_trials.fn(run, LABEL, 1, run.root, 100, SAMPLING, Sandbox(), None, 4, 1, refill)
+    return await run_trials.fn(run, LABEL, 1, run.root, 100, SAMPLING, Sandbox(), None, BudgetConfig(), 4, 1, refill)
 
 
 async def test_a_draw_runs_its_own_trials_once(run, launched):

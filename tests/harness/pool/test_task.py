@@ -91,7 +91,7 @@ def test_a_missing_part_is_named(tmp_path, remove, message):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({}, "fail_to_pass: Field required"),
+        ({"pass_to_pass": GRADING["pass_to_pass"]}, "fail_to_pass is empty"),
         ({"fail_to_pass": []}, "fail_to_pass is empty"),
         ({"fail_to_pass": ["test_one.test_value"]}, "not of the form"),
         ({"fail_to_pass": ["../x.TestOne.test_value"]}, "not of the form"),
@@ -100,7 +100,17 @@ def test_a_missing_part_is_named(tmp_path, remove, message):
         ({"fail_to_pass": ["test_one.TestOne.test_values"]}, "TestOne has no test_values"),
         ({"fail_to_pass": ["test_one.TestOne.test_value"] * 2}, "more than once"),
         ({"fail_to_pass": GRADING["fail_to_pass"], "pass_to_pass": GRADING["fail_to_pass"]}, "more than once"),
-        (GRADING | {"report": "guess"}, "report"),
+        (GRADING | {"report": "guess"}, "report 'guess' is unknown; choose one of: unittest, pytest"),
+        (GRADING | {"test_command": ["make"]}, "test_command is not supported with report 'unittest'"),
+        (GRADING | {"report": "junit"}, "test_command is missing"),
+        (GRADING | {"report": "junit", "test_command": ["make"]}, "write {report} for its path"),
+        (GRADING | {"report": "log", "test_command": ["make"]}, "log_parser is missing"),
+        (GRADING | {"report": "script"}, "takes its reward from tests/test.sh"),
+        (GRADING | {"report": "pytest"}, "not of the form path/test_file.py"),
+        ({"report": "pytest", "fail_to_pass": ["test_two.py::test_a"]}, "test_two.py, which tests/ does not have"),
+        ({"report": "pytest", "fail_to_pass": ["test_one.py::TestTwo::test_a"]}, "no class TestTwo"),
+        ({"report": "pytest", "fail_to_pass": ["test_one.py::TestOne::test_a[x]"]}, "TestOne has no test_a"),
+        ({"report": "pytest", "fail_to_pass": ["../test_one.py::test_a"]}, "not of the form path/test_file.py"),
         (GRADING | {"test_command": []}, "test_command is an empty list"),
         (GRADING | {"visible_tests": ["test_seen.py"]}, "visible test test_seen.py"),
     ],
@@ -108,6 +118,32 @@ def test_a_missing_part_is_named(tmp_path, remove, message):
 def test_grading_facts_that_cannot_work_are_refused(tmp_path, metadata, message):
     with pytest.raises(TaskError, match=message):
         Task.load(make(tmp_path / "one", metadata))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {
+            "report": "pytest",
+            "fail_to_pass": ["test_one.py::TestOne::test_value", "test_one.py::TestOne::test_type[é a-b]"],
+        },
+        {"report": "junit", "test_command": ["make", "report={report}"], "fail_to_pass": ["any::name [at] all"]},
+        {"report": "log", "log_parser": "django", "test_command": ["make"], "fail_to_pass": ["test_a (x.Y)"]},
+        {"report": "script"},
+    ],
+)
+def test_each_kind_has_its_own_facts(tmp_path, metadata):
+    assert Task.load(make(tmp_path / "one", metadata)).grading == Grading(**metadata)
+
+
+def test_a_task_that_names_no_tests_is_graded_by_its_script_and_says_so(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        task = Task.load(make(tmp_path / "one", {"difficulty": "easy"}))
+    assert task.grading.report == "script"
+    assert "less protected" in caplog.text
+    (tmp_path / "one" / "tests" / "test.sh").unlink()
+    with pytest.raises(TaskError, match="fail_to_pass is empty"):
+        Task.load(tmp_path / "one")
 
 
 def test_inherited_tests_are_allowed(tmp_path):

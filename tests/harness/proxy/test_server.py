@@ -179,6 +179,58 @@ async def test_a_body_that_is_no_json_object_is_refused(http, body):
     assert session.infra_failure is None
 
 
+async def raw_post(session, headers, body):
+    """The status line that answers a request whose body is `body`, byte for byte."""
+    host, port = session.origin.removeprefix("http://").split(":")
+    path = session.base_url.removeprefix(session.origin) + "/chat/completions"
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n".encode() + body)
+    writer.write_eof()
+    answer = await reader.read()
+    writer.close()
+    return answer.split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ("Content-Encoding: gzip\r\nContent-Length: 9", b"not gzip!"),
+        ("Content-Encoding: deflate\r\nContent-Length: 9", b"not zlib!"),
+        ("Content-Encoding: gzip\r\nTransfer-Encoding: chunked", b"4\r\nnope\r\n0\r\n\r\n"),
+        ("Transfer-Encoding: chunked", b'5\r\n{"me\r\nzz\r\n'),
+        ("Transfer-Encoding: chunked", b"-1\r\n"),
+        ("Content-Length: 100", b"{}"),
+        ("Content-Length: -1", b"{}"),
+        ("Content-Encoding: br\r\nContent-Length: 2", b"{}"),
+    ],
+)
+async def test_a_body_that_cannot_be_decoded_is_the_clients_fault(http, headers, body):
+    async with proxy_for(make_policy("ok")) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        status = await asyncio.wait_for(raw_post(session, headers, body), 20)
+        assert b"200" not in status and b" 50" not in status
+        assert (await post(http, session)).status_code == 200
+    assert session.infra_failure is None
+
+
+async def test_only_one_body_of_a_session_is_in_memory_at_a_time(http):
+    policy = make_policy("ok", delay=60)
+    async with proxy_for(policy) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        asked = asyncio.create_task(post(http, session))
+        await policy.started.wait()
+        host, port = session.origin.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        path = session.base_url.removeprefix(session.origin) + "/chat/completions"
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {15 << 20}\r\n\r\n".encode())
+        writer.write(b" " * (15 << 20))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 1)
+        writer.transport.abort()
+        await proxy.close_session(session)
+        await asked
+
+
 async def test_a_body_that_is_too_large_is_refused(http):
     async with proxy_for(make_policy("ok"), max_body_bytes=1000) as proxy:
         session = proxy.open_session("s", SAMPLING)

@@ -7,6 +7,7 @@ import pytest
 from harness.patch import Patch
 from harness.pool.index import read_index
 from harness.pool.kata import PoolPaths
+from harness.pool.kinds import REPORT_KINDS, ReportKind
 from harness.pool.task import Task
 from harness.sandbox import SandboxConfig
 from harness.verifier import GradingError, Status, Verdict, VerdictError, VerifierConfig, grade
@@ -114,9 +115,10 @@ async def test_no_sandbox_is_an_infra_error(tmp_path: Path) -> None:
     assert "root" in verdict.reason
 
 
-async def test_a_foreign_test_command_is_refused(tmp_path: Path) -> None:
-    task = make_task(tmp_path, **{"task.toml": BASE["task.toml"] + 'test_command = ["make", "test"]\n'})
-    with pytest.raises(GradingError, match="test_command"):
+async def test_a_kind_without_a_grader_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REPORT_KINDS, "guess", ReportKind())
+    task = make_task(tmp_path, **{"task.toml": BASE["task.toml"] + 'report = "guess"\n'})
+    with pytest.raises(GradingError, match=r"metadata.report 'guess' has no grader; choose one of: junit"):
         await run(task, GOLD)
 
 
@@ -136,6 +138,12 @@ def test_stored_verdicts_are_read_back_unchanged() -> None:
     for text in ("", "{}", verdict.to_json().replace('"passed"', '"won"')):
         with pytest.raises(VerdictError):
             Verdict.from_json(text)
+
+
+def test_verdicts_from_before_there_were_kinds_are_read() -> None:
+    stored = '{"reward": 0.0, "status": "failed", "reason": "x", "tests": {"a": "failed"}, "seconds": 1, "log": ""}'
+    verdict = Verdict.from_json(stored)
+    assert (verdict.grader, verdict.protected, verdict.runs) == ("unittest", True, 1)
 
 
 def test_only_passing_earns_a_reward() -> None:

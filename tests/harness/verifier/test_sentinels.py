@@ -2,14 +2,16 @@
 
 import ast
 import random
+import re
 import unittest
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.verifier.sentinels import add_sentinels, wrong_value
+from harness.verifier.sentinels import add_sentinels, order_of_running
+from harness.verifier.wrong import wrong_value
 
 SEEDS = range(6)
 
@@ -63,6 +65,7 @@ def test_a_copy_with_a_wrong_expectation_fails_beside_its_passing_twin(body: str
         statuses = run_file(made.files["test_x.py"])
         assert statuses.pop("test_0") == "passed"
         assert set(statuses) == {test_id.rsplit(".", 1)[1] for test_id in made.twins}
+        assert made.files["test_x.py"].count(b"def test_") > 1
         assert set(statuses.values()) == {"failed"}
 
 
@@ -131,9 +134,47 @@ literals = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(literals, st.integers())
 def test_wrong_values_differ_and_keep_the_type(value: object, seed: int) -> None:
     wrong = wrong_value(value, random.Random(seed))
     assert wrong is not None
     assert wrong != value
     assert type(wrong) is type(value) or value is None
+
+
+def test_wrong_values_look_as_right_as_the_right_ones() -> None:
+    for seed in range(50):
+        rng = random.Random(seed)
+        assert 0 < abs(wrong_value(7, rng) - 7) <= 3
+        assert len(wrong_value("word 1", rng)) == len("word 1")
+        assert len(wrong_value([1, 2], rng)) == 2
+        assert wrong_value(7, rng, exact=False) > 10**6
+        assert wrong_value(7.0, rng, exact=False) > 10**6
+
+
+def test_a_variable_that_is_expected_becomes_wrong_itself() -> None:
+    source, ids = file_with("cases = [(1, 2), (4, 5)]\nfor a, want in cases:\n    self.assertEqual(a + 1, want)")
+    made = add_sentinels({"test_x.py": source}, ids, random.Random(0))
+    added = made.files["test_x.py"].decode().replace(source.decode(), "")
+    assert re.search(r"want = \w+\(want\)\n +self.assertEqual\(a \+ 1, want\)", added)
+
+
+def test_a_round_trip_of_the_expected_variable_is_no_honest_failure() -> None:
+    source, ids = file_with("for x in [1, 2]:\n    self.assertEqual(int(str(x)), x)")
+    made = add_sentinels({"test_x.py": source}, ids, random.Random(0))
+    statuses = run_file(made.files["test_x.py"])
+    assert {statuses[name.rsplit(".", 1)[1]] for name in made.twins} == {"failed"}
+
+
+def test_a_copy_runs_before_its_test_and_classes_stay_together() -> None:
+    ids = [f"m.{c}.test_{n}" for c in ("A", "AB", "B") for n in range(3)]
+    twins = {f"m.AB.s{n}": "m.AB.test_1" for n in range(3)} | {"m.AB.s3": "m.AB.test_2", "m.AB.f": None}
+    orders = [order_of_running(ids, twins, random.Random(seed)) for seed in range(30)]
+    for order in orders:
+        assert [i for i in order if i in ids] == ids
+        classes = [i.rsplit(".", 1)[0] for i in order]
+        assert classes == sorted(classes)
+        assert order.index("m.AB.s3") < order.index("m.AB.test_2")
+        assert min(order.index(f"m.AB.s{n}") for n in range(3)) < order.index("m.AB.test_1")
+    assert len({tuple(order) for order in orders}) > 20

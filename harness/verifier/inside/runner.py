@@ -1,10 +1,9 @@
 """The trusted test runner. It runs inside the grading sandbox, alone: standard library only, Python >= 3.9.
 
-    python3 -I -S -B runner.py < job
+    python3 -I -S -B runner.py unittest_child.py < job
 
-The job is one JSON object: `nonce`, `deadline` (seconds), `tests` ([[id, module, class, method], ...]), `sources`
-(module -> text of the hidden tests, which lie in no file that code under test could look answers up in), `tests_dir`
-(folder of their data) and `path` (folders that go before the standard library on sys.path).
+The job is one JSON object: `nonce`, `deadline` (seconds) and what the child, named by the argument, reads of it. The
+text of the hidden tests comes with it: it lies in no file that code under test could look answers up in.
 
 Two processes share the work. The child imports the code under test and runs the tests; it tells each test's status
 through a pipe. The parent never imports that code. It alone knows the nonce, which it reads only after the child has
@@ -24,10 +23,8 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
-_PACKAGE = "hidden_tests"
 _PR_SET_DUMPABLE = 4
 _DETAIL = 500
 _MAX_DETAILS = 50
@@ -124,104 +121,20 @@ def _run_child(go: int, told: int) -> NoReturn:
 
     code = 1
     try:
-        code = _run_tests(job, tell)
+        code = _load_child()["run_tests"](job, tell, _describe)
     except BaseException as error:  # the code under test may raise anything, SystemExit too
         tell("note", "run", "", _describe(error))
     tell("end", "", "", "")
     leave(code)
 
 
-def _run_tests(job: dict[str, Any], tell: Callable[[str, str, str, str], None]) -> int:
-    """Load and run the tests, telling each status; 0 if the run as a whole went well."""
-    import importlib
-    import types
-    import unittest
-
-    package = types.ModuleType(_PACKAGE)  # a package of its own: no folder of the repository can stand in for it
-    package.__path__ = [job["tests_dir"]]
-    sys.modules[_PACKAGE] = package
-    sys.path[:0] = job["path"]
-    sys.meta_path.insert(0, _Sources(job.pop("sources"), job["tests_dir"]))
-    known: dict[int, str] = {}
-    alive: list[Any] = []  # else a test's id() could be taken over by another object
-    failures: list[str] = []
-
-    class Result(unittest.TestResult):
-        def addSuccess(self, test: Any) -> None:
-            self._tell(test, "passed", "")
-
-        def addFailure(self, test: Any, err: Any) -> None:
-            self._tell(test, "failed", _describe(err[1]))
-
-        def addError(self, test: Any, err: Any) -> None:
-            self._tell(test, "error", _describe(err[1]))
-
-        def addSkip(self, test: Any, reason: str) -> None:
-            self._tell(test, "skipped", str(reason))
-
-        def addExpectedFailure(self, test: Any, err: Any) -> None:
-            self._tell(test, "expected_failure", "")
-
-        def addUnexpectedSuccess(self, test: Any) -> None:
-            self._tell(test, "unexpected_success", "")
-
-        def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
-            if err is not None and id(test) not in self.told:
-                self._tell(test, "failed" if issubclass(err[0], test.failureException) else "error", _describe(err[1]))
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.told: set[int] = set()
-
-        def _tell(self, test: Any, status: str, detail: str) -> None:
-            if id(test) not in known:  # the failure of a class's or a module's set-up
-                failures.append(str(test))
-                tell("note", str(test), "", detail)
-            elif id(test) not in self.told:  # a tear-down may fail after a test has failed
-                self.told.add(id(test))
-                tell("test", known[id(test)], status, detail)
-
-    suite = unittest.TestSuite()
-    for test_id, module, class_name, method in job["tests"]:
-        try:
-            loaded = importlib.import_module(f"{_PACKAGE}.{module}")
-            test = getattr(loaded, class_name)(method)
-        except BaseException as error:
-            failures.append(test_id)
-            tell("note", test_id, "", _describe(error))
-            continue
-        known[id(test)] = test_id
-        alive.append(test)
-        suite.addTest(test)
-    suite.run(Result())
-    return 1 if failures else 0
-
-
-class _Sources:
-    """Finds and loads the hidden tests, as modules of the package and, for each other's imports, by their own names."""
-
-    def __init__(self, sources: dict[str, str], folder: str) -> None:
-        import importlib.util  # here, since an import from find_spec would come back to it
-
-        self._sources = sources
-        self._folder = folder
-        self._make_spec = importlib.util.spec_from_file_location
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        module = name[len(_PACKAGE) + 1 :] if name.startswith(_PACKAGE + ".") else name
-        if module not in self._sources:
-            return None
-        file = f"{self._folder}/{module.replace('.', '/')}.py"
-        spec = self._make_spec(name, file, loader=self)  # type: ignore[arg-type]
-        spec.loader_state = module  # type: ignore[union-attr]
-        return spec
-
-    def create_module(self, spec: Any) -> None:
-        return None
-
-    def exec_module(self, module: Any) -> None:
-        text = self._sources[module.__spec__.loader_state]
-        exec(compile(text, module.__file__, "exec"), module.__dict__)
+def _load_child() -> dict[str, Any]:
+    """The namespace of the child's program, which lies beside this one; with -I its folder is on no path."""
+    file = os.path.join(os.path.dirname(os.path.abspath(__file__)), sys.argv[1])
+    namespace: dict[str, Any] = {"__name__": "child", "__file__": file}
+    with open(file, encoding="utf-8") as stream:
+        exec(compile(stream.read(), file, "exec"), namespace)
+    return namespace
 
 
 def _describe(error: BaseException) -> str:

@@ -1,0 +1,1 @@
+"""A Docker engine and a base image where there is neither: for tests, and to begin with."""

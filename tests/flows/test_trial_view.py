@@ -1,0 +1,79 @@
+"""What the terminal says of trials: filters, marks, and where the seconds went."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.journals import make_result, make_run, make_verdict, write_trial
+
+from flows.trial_view import LESS_PROTECTED, list_trials, show_trial, stage_seconds
+from tasks.journal import Journal
+from tasks.trial_files import load_trial, store_verdict
+from trainer.rollout import Outcome
+
+TIMINGS = {
+    "queue": 1.0, "retries": 0.5, "sandbox_start": 2.0, "agent": 10.0, "generate": 7.0, "patch": 0.25,
+    "sandbox_stop": 0.125,
+}  # fmt: skip
+
+
+def shown(journal: Journal, outcome: str | None = None) -> str:
+    console = Console(width=200, file=io.StringIO(), record=True)
+    list_trials(console, journal, None, outcome, 40)
+    return console.export_text()
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    run = make_run(tmp_path)
+    for name, result, verdict in (
+        ("sound", make_result("sound", timings=TIMINGS), make_verdict("passed")),
+        ("forger", make_result("forger", timings=TIMINGS), make_verdict("tampered")),
+        ("harbor", make_result("harbor", timings=TIMINGS), make_verdict("failed", protected=False)),
+        ("late", make_result("late", outcome=Outcome.AGENT_TIMEOUT, timings=TIMINGS), make_verdict("failed")),
+        ("lost", make_result("lost", outcome=Outcome.INFRA_ERROR, timings={"sandbox_start": 3.0}), None),
+    ):
+        assert name == result.spec.session_id
+        write_trial(run, "step_000001", result, None)
+        if verdict is not None:
+            store_verdict(run.journal.trials_dir("step_000001") / name, verdict)
+    return run.journal
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sessions"),
+    [
+        (None, {"sound", "forger", "harbor", "late", "lost"}),
+        ("agent_timeout", {"late"}),
+        ("infra_error", {"lost"}),
+        ("tampered", {"forger"}),
+        ("failed", {"harbor", "late"}),
+    ],
+)
+def test_trials_are_filtered_by_outcome_or_verdict(journal, outcome, sessions) -> None:
+    text = shown(journal, outcome)
+    assert {name for name in ("sound", "forger", "harbor", "late", "lost") if name in text} == sessions
+    assert f"{len(sessions)} of {len(sessions)} trials" in text
+
+
+def test_less_protected_gradings_are_marked(journal) -> None:
+    lines = shown(journal).splitlines()
+    assert [line.split()[1] for line in lines if LESS_PROTECTED in line and "step" in line] == ["harbor"]
+    assert any("less protected" in line for line in lines)
+    assert "less protected" not in shown(journal, "tampered")
+    console = Console(width=200, file=io.StringIO(), record=True)
+    show_trial(console, journal, "harbor")
+    assert "less protected" in console.export_text()
+
+
+def test_seconds_are_told_by_stage(journal) -> None:
+    trial = load_trial(next(folder for folder in journal.trials("step_000001") if folder.name == "sound"))
+    assert stage_seconds(trial) == {
+        "queue": 1.0, "retries": 0.5, "start": 2.0, "agent": 3.0, "model": 7.0, "patch": 0.25, "stop": 0.125,
+        "grading": 0.25,
+    }  # fmt: skip
+    rows = {line.split()[0]: line.split() for line in shown(journal).splitlines() if line.strip()}
+    assert rows["start"][1:3] == ["2.00", "2.60"], "p50 and p90 of 2, 2, 2, 2, 3"
+    assert rows["model"][1:3] == ["7.00", "7.00"], "of those that had a model"
+    assert rows["model"][3] == "47%"
