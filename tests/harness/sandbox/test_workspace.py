@@ -40,7 +40,8 @@ for i in range(50):
 """
     async with create_sandbox(SandboxConfig(root=root)) as sandbox:
         result = await sandbox.exec(["python3", "-I", "-S", "-c", code], timeout=30)
-        assert result.exit_code == 0, result.stderr
+        # folders deeper than the watch looks may be what ends the command; what it left must go all the same
+        assert result.exit_code == 0 or result.over_limit == "workspace_files", result.stderr
         assert [entry.name.startswith(PREFIX) for entry in root.iterdir()] == [True]
         assert (await sandbox.read_tree(lambda path, data: True)).seen
     assert list(root.iterdir()) == []
