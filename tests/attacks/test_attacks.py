@@ -1,7 +1,11 @@
-"""Each attack as a hostile trial on every backend and by every way of grading; none may get what it wants."""
+"""Attacks as hostile trials on every backend and by every way of grading; none may get what it wants.
+
+One of each kind, which takes minutes; `TESTGRAD_ALL_ATTACKS=1`, and `python -m bench.attacks`, run them all.
+"""
 
 import asyncio
 import collections
+import os
 from collections.abc import Callable
 
 import pytest
@@ -36,9 +40,12 @@ def task_of(tmp_path_factory: pytest.TempPathFactory) -> TaskOf:
     return task
 
 
+ALL = bool(os.environ.get("TESTGRAD_ALL_ATTACKS"))
+FIRST_OF_KIND = list({attack.kind: attack for attack in reversed(ATTACKS)}.values())
+
 CASES = [
     pytest.param(attack, report, id=f"{attack.name}-{report}")
-    for attack in ATTACKS
+    for attack in (ATTACKS if ALL else FIRST_OF_KIND)
     for report in attack.reports
     if report in grading_kinds()
 ]
@@ -46,6 +53,7 @@ CASES = [
 
 @pytest.mark.parametrize(("attack", "report"), CASES)
 async def test_the_attack_gets_nothing(config: SandboxConfig, task_of: TaskOf, attack: Attack, report: str) -> None:
+    _leave_out_most(config, report)
     evidence = await attempt(attack, task_of(report, attack.history), config)
     assert not evidence.faults, f"the attack itself is wrong: {evidence}"
     assert not evidence.succeeded, evidence
@@ -53,13 +61,20 @@ async def test_the_attack_gets_nothing(config: SandboxConfig, task_of: TaskOf, a
 
 
 @pytest.mark.parametrize("report", grading_kinds())
-@pytest.mark.parametrize("honest", HONEST, ids=str)
+@pytest.mark.parametrize("honest", HONEST if ALL else HONEST[::6], ids=str)
 async def test_the_honest_solution_scores_one(
     config: SandboxConfig, task_of: TaskOf, honest: Honest, report: str
 ) -> None:
+    _leave_out_most(config, report)
     evidence = await solve(honest, task_of(report, False), config)
     assert not evidence.misclassified and not evidence.faults, evidence
     assert evidence.verdict is not None and evidence.verdict.reward == 1.0, evidence
+
+
+def _leave_out_most(config: SandboxConfig, report: str) -> None:
+    """Grading is the same code on every backend; a container is slow to start."""
+    if not ALL and config.backend != "bubblewrap" and report != "unittest":
+        pytest.skip("TESTGRAD_ALL_ATTACKS=1 runs it")
 
 
 def test_the_suite_is_whole() -> None:
