@@ -1,6 +1,7 @@
 """What the docker backend does beyond what all backends do: see the test_contract files for that."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -265,7 +266,7 @@ async def test_cancelling_a_start_leaves_nothing() -> None:
         task = asyncio.create_task(sandbox.start())
         await asyncio.sleep(delay)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError):  # a quick engine may be done before
             await task
         await sandbox.stop()
     assert owned(config) == []
