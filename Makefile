@@ -15,7 +15,7 @@ export VLLM_NO_USAGE_STATS = 1
 quiet_test_env = HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev quickstart up down test test-sandboxes test-units lint format
+.PHONY: help install dev quickstart up down test test-sandboxes test-units lint checks format
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,11 +35,11 @@ up: install ## start a Prefect server and an MLflow server on this machine and p
 down: ## stop the two servers
 	@if [ -x $(BIN)/testgrad ]; then $(BIN)/testgrad down; else echo "nothing is up: testgrad is not installed"; fi
 
-test: lint ## check and test everything: unit tests, then tests/integration with real engines
-	@$(MAKE) --no-print-directory -j2 --output-sync=line test-sandboxes test-units
+test: dev ## check and test everything: unit tests, then tests/integration with real engines
+	@$(MAKE) --no-print-directory -j3 --output-sync=line checks test-sandboxes test-units
 	@$(quiet_test_env) $(BIN)/pytest tests/integration
 
-# Two at a time: tests of sandboxes wait for processes most of the time.
+# Side by side: tests of sandboxes wait for processes most of the time.
 test-sandboxes:
 	@$(quiet_test_env) $(BIN)/pytest -p no:cacheprovider tests/harness tests/attacks
 
@@ -47,7 +47,9 @@ test-units:
 	@$(quiet_test_env) $(BIN)/pytest -p no:cacheprovider \
 		$(filter-out tests/harness tests/attacks tests/integration tests/__pycache__ tests/conftest.py,$(wildcard tests/*))
 
-lint: dev ## ruff, mypy and the import contracts
+lint: dev checks ## ruff, mypy and the import contracts
+
+checks:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -1,6 +1,6 @@
 """Attacks as hostile trials on every backend and by every way of grading; none may get what it wants.
 
-One of each kind, which takes minutes; `TESTGRAD_ALL_ATTACKS=1`, and `python -m bench.attacks`, run them all.
+One of each kind, in the embedded sandbox; `TESTGRAD_ALL_ATTACKS=1`, and `python -m bench.attacks`, run them all.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ CASES = [
 
 @pytest.mark.parametrize(("attack", "report"), CASES)
 async def test_the_attack_gets_nothing(config: SandboxConfig, task_of: TaskOf, attack: Attack, report: str) -> None:
-    _leave_out_most(config, report)
+    _leave_out_most(config)
     evidence = await attempt(attack, task_of(report, attack.history), config)
     assert not evidence.faults, f"the attack itself is wrong: {evidence}"
     assert not evidence.succeeded, evidence
@@ -65,15 +65,15 @@ async def test_the_attack_gets_nothing(config: SandboxConfig, task_of: TaskOf, a
 async def test_the_honest_solution_scores_one(
     config: SandboxConfig, task_of: TaskOf, honest: Honest, report: str
 ) -> None:
-    _leave_out_most(config, report)
+    _leave_out_most(config)
     evidence = await solve(honest, task_of(report, False), config)
     assert not evidence.misclassified and not evidence.faults, evidence
     assert evidence.verdict is not None and evidence.verdict.reward == 1.0, evidence
 
 
-def _leave_out_most(config: SandboxConfig, report: str) -> None:
-    """Grading is the same code on every backend; a container is slow to start."""
-    if not ALL and config.backend != "bubblewrap" and report != "unittest":
+def _leave_out_most(config: SandboxConfig) -> None:
+    """Grading is the same code on every backend, and a container is slow to start."""
+    if not ALL and config.backend != "bubblewrap":
         pytest.skip("TESTGRAD_ALL_ATTACKS=1 runs it")
 
 

@@ -133,18 +133,14 @@ def _trials(journal: Journal) -> dict[Path, int]:
 
 
 def _assert_every_stage_ran(journal: Journal) -> None:
-    for step in (1, 2):
-        label, metrics = f"step_{step:06d}", metrics_of(journal, step)
-        folder = journal.stage_dir(label)
-        assert (folder / "scores.parquet").is_file() and (folder / "rewards.json").is_file()
-        assert {"actor/reward_kl_penalty", "actor/kl_loss", "actor/entropy_loss", "timing_s/score"} <= metrics.keys()
-        assert 0 <= metrics["critic/greedy_baseline/mean"] <= 1
-        accepted, drawn = (metrics[f"training/filter_groups/{name}_groups"] for name in ("accepted", "drawn"))
-        assert (folder / "groups_refill_1.parquet").is_file() == (drawn > 2)
-        assert accepted >= 2 or drawn > 2, "too few groups with a signal, and no more were drawn"
-    first, second = (journal.stage(f"step_00000{step}", "advantages.json")["kl"] for step in (1, 2))
-    assert first["coef"] == 0.01 and first["measured"] == 0, "the policy begins at the reference"
-    assert second["coef"] < first["coef"], "the controller saw a divergence below its target"
+    folder, metrics = journal.stage_dir("step_000001"), metrics_of(journal, 1)
+    assert (folder / "scores.parquet").is_file() and (folder / "rewards.json").is_file()
+    assert {"actor/kl_loss", "actor/entropy_loss", "timing_s/score"} <= metrics.keys()
+    assert metrics["actor/reward_kl_penalty"] == 0.0, "the policy begins at the reference"
+    assert 0 <= metrics["critic/greedy_baseline/mean"] <= 1
+    accepted, drawn = (metrics[f"training/filter_groups/{name}_groups"] for name in ("accepted", "drawn"))
+    assert (folder / "groups_refill_1.parquet").is_file() == (drawn > 2)
+    assert accepted >= 2 or drawn > 2, "too few groups with a signal, and no more were drawn"
 
 
 def _wait_for(condition: object, seconds: float = 240.0) -> None:
@@ -165,13 +161,13 @@ OTHER_ALGORITHM = [
 
 
 def test_another_algorithm_then_export_and_eval_of_its_checkpoint(run_config: Path, root: Path, tmp_path: Path) -> None:
-    options = ["experiment=exported", "schedule.total_steps=2", "schedule.eval_before=false", *OTHER_ALGORITHM]
+    options = ["experiment=exported", "schedule.total_steps=1", "schedule.eval_before=false", *OTHER_ALGORITHM]
     sets = [word for option in [*options, "schedule.eval_after=false"] for word in ("--set", option)]
     trained = testgrad("train", run_config, *sets, root=root)
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert "warning: kl.place is 'both'" in trained.stdout
     _assert_every_stage_ran(Journal(root / "test" / "exported"))
-    checkpoint = root / "test" / "exported" / "checkpoints" / "global_step_2"
+    checkpoint = root / "test" / "exported" / "checkpoints" / "global_step_1"
     exported = subprocess.run(
         command("export", checkpoint, tmp_path / "model", root=root)[:-2],
         env=environment(),
