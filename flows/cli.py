@@ -40,7 +40,7 @@ def quickstart(
     set_: Overrides = None,
     fresh: Annotated[bool, typer.Option(help="Remove an earlier quickstart first")] = False,
 ) -> None:
-    """Watch a small model learn to fix bugs: the main job, in ten to fifteen minutes on two cores."""
+    """Watch a small model learn to fix bugs: the main job, in about ten minutes on two cores."""
     prepare(root)
     from flows.reports import report_quickstart
 

@@ -101,7 +101,7 @@ async def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
         ids = torch.tensor([row["token_ids"]])
         with torch.no_grad():
             logprobs = (model(ids).logits[0, :-1] / 0.7).log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
-        assert torch.allclose(logprobs[row["prompt_length"] - 1 :], torch.from_numpy(values), atol=1e-5)
+        assert torch.allclose(logprobs[row["prompt_length"] - 1 :], torch.tensor(values), atol=1e-5)
 
 
 async def test_mini_batches_make_several_steps_and_clip(models: dict[str, Path], tmp_path: Path) -> None:
