@@ -3,6 +3,7 @@
 import pytest
 from support.journals import make_result, make_run, write_trial
 
+from harness.budgets import BudgetConfig
 from harness.pool.index import TaskPointer, write_index
 from harness.verifier.verdict import Status
 from tasks.config import DataConfig, FilterConfig, RolloutConfig
@@ -140,12 +141,13 @@ async def test_grading_of_a_refill_waits_for_its_trials_only(tmp_path, pool):
     await refill(run, pool, 1)
     # one trial of the refill is not there yet: the first draw's grading does not wait for it
     run_groups(run, 1, signal=2)
-    assert (await verify_trials.fn(run, LABEL, None, None))["verdicts"] == {"passed": 1, "failed": 5}
-    assert (await verify_trials.fn(run, LABEL, None, None, 1))["verdicts"] == {"passed": 2, "failed": 2}
+    assert (await verify_trials.fn(run, LABEL, None, None, BudgetConfig(), 1))["verdicts"] == {"passed": 1, "failed": 5}
+    refilled = await verify_trials.fn(run, LABEL, None, None, BudgetConfig(), 1, 1)
+    assert refilled["verdicts"] == {"passed": 2, "failed": 2}
 
 
 async def test_grading_names_a_trial_of_no_draw(tmp_path, pool):
     run = await begin(make_run(tmp_path), pool)
     write_trial(run, LABEL, make_result("stray", f"{LABEL}/stray"))
     with pytest.raises(JournalError, match="stray: group 'step_000003/stray' is none of this round's"):
-        await verify_trials.fn(run, LABEL, None, None)
+        await verify_trials.fn(run, LABEL, None, None, BudgetConfig(), 1)
