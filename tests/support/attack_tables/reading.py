@@ -172,7 +172,7 @@ if shutil.which("git"):
                 sys.path = [p for p in sys.path if p not in ("", "/workspace")]
                 if importlib.util.find_spec("calc"):
                     breach("the package is installed")
-                for path in ("~/.cache/pip", "~/.cache/uv", "/root/.cache", "/var/cache", "/var/lib", "~/.local"):
+                for path in ("~/.cache/pip", "~/.cache/uv", "/var/cache", "/var/lib", "~/.local"):
                     path = os.path.expanduser(path)
                     if os.path.isdir(path) and any(names for _, _, names in os.walk(path)):
                         breach(path)
