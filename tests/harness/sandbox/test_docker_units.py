@@ -132,11 +132,14 @@ def test_outputs_are_kept_up_to_their_limit() -> None:
     assert (bytes(kept.data), kept.truncated) == (b"abcde", True)
 
 
+_fakes = itertools.count()
+
+
 class FakeEngine:
     """As much of an engine as the image cache asks for: images of one gigabyte each on a disk of ten."""
 
     def __init__(self, images: list[str], busy: set[str] | None = None, pull_errors: list[EngineError] | None = None):
-        self.host = DockerHost(url=f"tcp://fake-{id(self)}:1", tls="/certs")  # type: ignore[arg-type]
+        self.host = DockerHost(url=f"tcp://fake-{next(_fakes)}:1", tls="/certs")  # type: ignore[arg-type]
         self.images = images
         self.busy = busy or set()
         self.pull_errors = pull_errors or []
