@@ -107,7 +107,7 @@ async def _generate(run: Any, trials: list[Any], config: Any) -> None:
     from trainer.serving.pool import ReplicaPool
 
     pool = ReplicaPool.attach(run.name)
-    rollouts = [rollout for rollout in (trial.rollout() for trial in trials) if rollout is not None]
+    rollouts = [rollout for trial in trials for rollout in trial.rollouts()]
     requests = [
         (
             r.token_ids[: r.prompt_length],

@@ -1,9 +1,7 @@
 """The command line: `testgrad --help`."""
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from flows.commands.clean import clean
 from flows.commands.doctor import doctor
+from flows.commands.errors import clear_errors
+from flows.commands.pool import pool_app
+from flows.commands.scaffolds import scaffolds
 from flows.environment import default_root, prepare
 
 app = typer.Typer(
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
-errors = Console(stderr=True)
+_RESUMES = "stopped; the same command goes on where this run stopped"
 
 Root = Annotated[
     Path, typer.Option("--root", help="Where runs, models and pools are kept", default_factory=default_root)
@@ -79,7 +79,7 @@ def evaluate(
     from flows.score import score_model
 
     options = {"attempts_per_task": attempts, "temperature": temperature, "max_tasks": max_tasks}
-    with _errors(), _view():
+    with clear_errors(), _view():
         summary = _run(score_model(model, root, index, options, set_ or []))
     report_evaluation(console, summary)
 
@@ -93,7 +93,7 @@ def export(
     prepare(default_root())
     from trainer.learner.export import export_checkpoint
 
-    with _errors():
+    with clear_errors():
         console.print(f"wrote {export_checkpoint(checkpoint.resolve(), target.resolve())}", highlight=False)
 
 
@@ -107,32 +107,27 @@ def trials(
     step: Annotated[int | None, typer.Option(help="Only trials of this step")] = None,
     outcome: Annotated[str | None, typer.Option(help="Only trials with this outcome or verdict")] = None,
     limit: Annotated[int, typer.Option(min=1, help="List at most this many")] = 40,
+    atif: Annotated[
+        Path | None, typer.Option(help="Write them to this folder instead, in Harbor's trajectory format")
+    ] = None,
+    prompt_ids: Annotated[bool, typer.Option(help="With --atif: repeat the whole prompt's ids at each step")] = False,
 ) -> None:
-    """List the trials of a run, or show one: conversation, diff and test report."""
+    """List the trials of a run, or show one: conversation, diff and test report. Or export them."""
     prepare(root)
-    from flows.trial_view import list_trials, show_trial
+    from flows.export_atif import export_trials
+    from flows.trial_view import find_trial, find_trials, list_trials, show_trial
     from tasks.journal import Journal
 
-    with _errors():
+    with clear_errors():
         journal = Journal(root / run)
-        if session is None:
+        if atif is not None:
+            chosen = find_trials(journal, step, outcome) if session is None else [find_trial(journal, session)]
+            written = export_trials(journal, chosen, atif, prompt_ids=prompt_ids)
+            console.print(f"wrote {len(written)} of {len(chosen)} trials to {atif}", highlight=False)
+        elif session is None:
             list_trials(console, journal, step, outcome, limit)
         else:
             show_trial(console, journal, session)
-
-
-@app.command()
-def pool(
-    root: Root, seed: Annotated[int, typer.Option(help="Another seed gives other bugs and another split")] = 0
-) -> None:
-    """Build the kata pool: small functions with injected bugs, each proven by its hidden tests."""
-    from harness.pool.index import read_index
-    from harness.pool.kata import build_pool
-
-    with _errors():
-        paths = build_pool(root / "pools" / "kata", seed=seed)
-        for name, path in (("train", paths.train), ("heldout", paths.heldout)):
-            console.print(f"{name}: {len(read_index(path))} tasks in {path}", highlight=False)
 
 
 @app.command()
@@ -143,7 +138,7 @@ def algorithms(
     from flows.algorithms_view import print_algorithms
     from flows.config import import_plugin
 
-    with _errors():
+    with clear_errors():
         for name in plugin or []:
             import_plugin(name)
         print_algorithms(console)
@@ -151,6 +146,8 @@ def algorithms(
 
 app.command()(clean)
 app.command()(doctor)
+app.add_typer(pool_app, name="pool")
+app.add_typer(scaffolds, name="scaffolds")
 
 
 @app.command()
@@ -158,7 +155,7 @@ def up(root: Root) -> None:
     """Start a Prefect server and MLflow on free local ports; later runs use them."""
     from deployments import services
 
-    with _errors():
+    with clear_errors():
         services.up(root)
 
 
@@ -167,7 +164,7 @@ def down(root: Root) -> None:
     """Stop the servers that `up` started."""
     from deployments import services
 
-    with _errors():
+    with clear_errors():
         services.down(root)
 
 
@@ -190,14 +187,14 @@ def main() -> None:
 def _load(path: Path, overrides: list[str] | None) -> Any:
     from flows.config import load_config
 
-    with _errors():
+    with clear_errors():
         return load_config(path, overrides or [])
 
 
 def _train(config: Any, root: Path, report: Callable[..., None]) -> None:
     from flows.train import train as train_flow
 
-    with _errors(), _view():
+    with clear_errors(_RESUMES), _view():
         summary = _run(train_flow(config, root))
     report(console, config, root, summary)
 
@@ -218,25 +215,3 @@ def _remove_run(root: Path, project: str, experiment: str) -> None:
     import shutil
 
     shutil.rmtree(root / project / experiment, ignore_errors=True)
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Bad input ends with its message, not with a traceback; faults of the code keep theirs."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print("\n[bold]stopped[/bold]; the same command goes on where this run stopped", highlight=False)
-        sys.exit(130)
-    except Exception as error:
-        # an error raised inside an actor arrives wrapped
-        cause = getattr(error, "cause", None) or error
-        if os.environ.get("TESTGRAD_DEBUG") or not _is_ours(cause):
-            raise
-        errors.print(f"[bold red]error[/bold red] {escape(str(cause))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether this project raised it for people to read, and not a library or a fault of the code."""
-    return type(error).__module__.partition(".")[0] in ("flows", "tasks", "harness", "trainer", "deployments")

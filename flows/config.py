@@ -12,13 +12,17 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.budgets import BudgetConfig
+from harness.pool.sampler import SamplerConfig
+from harness.proxy.tool_calls import ToolParserError, require_known
 from harness.sandbox import SANDBOXES, SandboxConfig
 from harness.scaffolds.base import SCAFFOLDS, ScaffoldConfig
 from harness.verifier import VerifierConfig
 from tasks.config import DataConfig, EvaluationConfig, FilterConfig, RolloutConfig
 from tasks.reward import RewardConfig
+from tasks.tracing import TracingConfig
 from trainer.algorithms.check import Finding, StepFacts, check
 from trainer.algorithms.config import AlgorithmConfig
+from trainer.fidelity.config import FidelityConfig
 from trainer.learner.config import LearnerConfig
 from trainer.model import ModelConfig
 from trainer.serving.config import ServingConfig
@@ -56,6 +60,7 @@ class RunConfig(BaseModel):
     )
     model: ModelConfig = Field(ModelConfig(), description="The policy")
     data: DataConfig = Field(DataConfig(), description="The pools")
+    pool: SamplerConfig = Field(SamplerConfig(), description="How tasks are drawn")
     rollout: RolloutConfig = Field(RolloutConfig(), description="The trials of a step")
     scaffold: ScaffoldConfig = Field(ScaffoldConfig(), description="The agent")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="Where the agent works")
@@ -64,10 +69,12 @@ class RunConfig(BaseModel):
     reward: RewardConfig = Field(RewardConfig(), description="What a trial earns")
     filter: FilterConfig = Field(FilterConfig(), description="Which rollouts are trained on")
     algorithm: AlgorithmConfig = Field(AlgorithmConfig(), description="From rewards to gradients")
+    fidelity: FidelityConfig = Field(FidelityConfig(), description="How far engine and trainer may disagree")
     learner: LearnerConfig = Field(LearnerConfig(), description="How the policy is trained")
     serving: ServingConfig = Field(ServingConfig(), description="How the policy is served")
     schedule: ScheduleConfig = Field(ScheduleConfig(), description="How long, and what on the way")
     evaluation: EvaluationConfig = Field(EvaluationConfig(), description="How the policy is scored")
+    tracing: TracingConfig = Field(TracingConfig(), description="Which trials can be looked at as traces in MLflow")
 
     @model_validator(mode="before")
     @classmethod
@@ -83,6 +90,7 @@ class RunConfig(BaseModel):
     def _fits_together(self) -> Self:
         if self.scaffold.name not in SCAFFOLDS:
             raise ValueError(f"scaffold.name is {self.scaffold.name!r}; known are {', '.join(sorted(SCAFFOLDS))}")
+        SCAFFOLDS[self.scaffold.name].check(self.scaffold)
         if self.sandbox.backend not in SANDBOXES:
             raise ValueError(f"sandbox.backend is {self.sandbox.backend!r}; known are {', '.join(sorted(SANDBOXES))}")
         if self.rollout.max_tokens_per_turn >= self.serving.window:
@@ -94,6 +102,15 @@ class RunConfig(BaseModel):
             raise ValueError(
                 f"reward.overlong_length is {self.reward.overlong_length}, which no answer reaches in "
                 f"serving.window of {self.serving.window} tokens; lower it, or raise the window"
+            )
+        try:
+            require_known(self.serving.tool_call_parser, self.serving.reasoning_parser)
+        except ToolParserError as error:
+            raise ValueError(f"serving.tool_call_parser, serving.reasoning_parser: {error}") from error
+        if self.serving.tool_call_parser is None and SCAFFOLDS[self.scaffold.name].calls_tools(self.scaffold):
+            raise ValueError(
+                f"scaffold.name is {self.scaffold.name!r}, whose agent offers tools, but serving.tool_call_parser is "
+                "unset, so that every call would be text; name the parser that fits the policy, such as hermes"
             )
         trials = self.rollout.tasks_per_step * self.rollout.attempts_per_task
         if self.learner.mini_batch_size is not None and self.learner.mini_batch_size > trials:
@@ -132,8 +149,8 @@ class RunConfig(BaseModel):
         return check(self.algorithm, facts)
 
     def identity(self) -> str:
-        """Digest of what a run's results depend on: all but its length, its saving and its scoring."""
-        fixed = self.model_dump(mode="json", exclude={"schedule", "evaluation"})
+        """Digest of what a run's results depend on: all but its length, its saving, what stops it and who watches."""
+        fixed = self.model_dump(mode="json", exclude={"schedule", "evaluation", "fidelity", "tracing"})
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -7,6 +7,7 @@ from prefect import flow
 
 from flows.open_run import read_run_config
 from flows.step import both
+from harness.scaffolds.mixed import for_evaluation
 from tasks.journal import eval_label
 from tasks.progress import Event, emit
 from tasks.run import RunRef
@@ -26,8 +27,8 @@ async def evaluate(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     sampling = Sampling(config.evaluation.temperature, config.evaluation.top_p, config.rollout.max_tokens_per_turn)
     await both(
         run_trials(
-            run, label, step, model, config.serving.window, sampling, config.sandbox, config.scaffold, config.budgets,
-            config.rollout.concurrency, config.rollout.infra_attempts,
+            run, label, step, model, config.serving, sampling, config.sandbox, for_evaluation(config.scaffold),
+            config.budgets, config.rollout.concurrency, config.rollout.infra_attempts,
         ),
         verify_trials(
             run, label, config.sandbox, config.verifier, config.budgets, config.rollout.infra_attempts

@@ -43,7 +43,7 @@ async def score_model(
         # an evaluation that is asked for again is made again
         shutil.rmtree(root / config.project / config.experiment, ignore_errors=True)
         run = open_run(config, root, tracking_uri(root))
-        await prepare_sandbox(config.sandbox)
+        await prepare_sandbox(config.sandbox, config.scaffold)
         await prepare_pools(run, config.data, config.rollout)
         with ray_cluster():
             try:

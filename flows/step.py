@@ -10,6 +10,7 @@ from prefect import flow
 from flows.config import RunConfig
 from flows.open_run import read_run_config
 from tasks.assemble_batch import assemble_batch
+from tasks.check_fidelity import check_fidelity, columns_for_evidence
 from tasks.compute_advantages import compute_advantages
 from tasks.journal import step_label
 from tasks.progress import Event, emit
@@ -23,12 +24,17 @@ from tasks.update_policy import update_policy
 from tasks.verify_trials import verify_trials
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
 from trainer.algorithms.rollout_correction.advice import warnings_for
+from trainer.fidelity.gate import FidelityError
 from trainer.metrics import throughput
 
 
 @flow(name="rl-step", flow_run_name="step-{step}", persist_result=True, result_serializer="json")
 async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
-    """Step `step`, from 1: trials with the weights of version `step - 1`, then weights of version `step`."""
+    """Step `step`, from 1: trials with the weights of version `step - 1`, then weights of version `step`.
+
+    Raises:
+        FidelityError: engine and trainer have disagreed for too many steps; the step itself is done and recorded.
+    """
     config, label, started = read_run_config(run), step_label(step), time.monotonic()
     by_name = "reward_weights" in ADVANTAGE_ESTIMATORS[config.algorithm.adv_estimator].settings
     greedy = config.algorithm.needs_greedy_trial
@@ -36,7 +42,8 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     collected = time.monotonic()
 
     metrics = await assemble_batch(run, label, config.filter, config.reward, by_name)
-    metrics |= await score_batch(run, label, step, config.algorithm, config.rollout.temperature)
+    columns = sorted({*config.algorithm.score_columns, *columns_for_evidence(run, step, config.fidelity)})
+    metrics |= await score_batch(run, label, step, columns, config.rollout.temperature)
     metrics |= await compute_advantages(run, label, step, config.algorithm)
     emit(Event("stage", label, "update"))
     update = await update_policy(run, label, step, config.rollout.temperature)
@@ -54,7 +61,15 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
         "training/global_step": float(step),
     }
     metrics |= throughput(metrics, config.learner.ranks)
-    return await record_step(run, label, step, metrics, warnings_for(metrics, config.algorithm.rollout_correction))
+    fidelity = await check_fidelity(
+        run, label, step, metrics, config.rollout.temperature, config.fidelity, config.learner, config.serving, model
+    )
+    metrics |= fidelity["metrics"]
+    warnings = [*warnings_for(metrics, config.algorithm.rollout_correction), *fidelity["warnings"]]
+    record = await record_step(run, label, step, metrics, warnings, config.tracing)
+    if fidelity["stop"] is not None:
+        raise FidelityError(fidelity["stop"])
+    return record
 
 
 async def collect_trials(
@@ -64,7 +79,7 @@ async def collect_trials(
 
     Groups that are accepted stay, whatever comes after. Returns the seconds in which trials ran.
     """
-    await sample_pool(run, label, step, config.data, config.rollout, greedy)
+    await sample_pool(run, label, step, config.data, config.rollout, greedy, config.pool)
     emit(Event("stage", label, "trials"))
     seconds = (await graded_trials(run, label, step, model, config))["seconds"]
     for refill in range(1, config.filter.refill_rounds + 1):
@@ -83,7 +98,7 @@ async def graded_trials(
     """Run and grade the trials that a step began with, or those of a refill. Returns what `run_trials` does."""
     trials, _ = await both(
         for_refill(run_trials, refill)(
-            run, label, step, model, config.serving.window, config.rollout.sampling, config.sandbox, config.scaffold,
+            run, label, step, model, config.serving, config.rollout.sampling, config.sandbox, config.scaffold,
             config.budgets, config.rollout.concurrency, config.rollout.infra_attempts, refill,
         ),
         for_refill(verify_trials, refill)(

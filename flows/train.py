@@ -46,7 +46,7 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
         text = "this run is complete; raise schedule.total_steps to train on, or take another experiment name"
         emit(Event("note", "", text))
         return finished
-    await prepare_sandbox(config.sandbox)
+    await prepare_sandbox(config.sandbox, config.scaffold)
     model, _ = await asyncio.gather(prepare_model(run, config.model), prepare_pools(run, config.data, config.rollout))
     with ray_cluster():
         status = "FAILED"

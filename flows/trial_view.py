@@ -9,8 +9,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from flows.trajectory_view import show_trajectory
 from harness.verifier import Status
-from tasks.journal import Journal, JournalError, read_json, step_label
+from tasks.journal import Journal, JournalError, step_label
 from tasks.trial_files import StoredTrial, load_trial
 from trainer.rollout import Outcome
 
@@ -31,7 +32,7 @@ STAGES = {
 
 def list_trials(console: Console, journal: Journal, step: int | None, outcome: str | None, limit: int) -> None:
     """A table of trials, newest steps first, and where the seconds of all that match went."""
-    found = [t for t in _trials(journal, step) if outcome in (None, str(t.outcome), _status(t))]
+    found = find_trials(journal, step, outcome)
     table = Table("step", "session", "outcome", "verdict", "reward", "turns", "tokens", box=None, header_style="bold")
     table.add_column("seconds", justify="right")
     for trial in found[:limit]:
@@ -56,6 +57,27 @@ def list_trials(console: Console, journal: Journal, step: int | None, outcome: s
     if found:
         console.print()
         console.print(_stage_table([stage_seconds(trial) for trial in found]))
+
+
+def find_trials(journal: Journal, step: int | None, outcome: str | None) -> list[StoredTrial]:
+    """Trials of a step, or of all steps, with this outcome or verdict, newest steps first.
+
+    Raises:
+        JournalError: the run has no trials.
+    """
+    return [trial for trial in _trials(journal, step) if outcome in (None, str(trial.outcome), _status(trial))]
+
+
+def find_trial(journal: Journal, session: str) -> StoredTrial:
+    """The trial whose session id begins with `session`.
+
+    Raises:
+        JournalError: there is none.
+    """
+    matches = [trial for trial in _trials(journal, None) if trial.session_id.startswith(session)]
+    if not matches:
+        raise JournalError(f"no trial in {journal.root} begins with {session!r}; list them with: testgrad trials RUN")
+    return matches[0]
 
 
 def stage_seconds(trial: StoredTrial) -> dict[str, float]:
@@ -89,13 +111,8 @@ def _stage_table(trials: Sequence[Mapping[str, float]]) -> Table:
 
 def show_trial(console: Console, journal: Journal, session: str) -> None:
     """Conversation, diff and test report of the trial whose session id begins with `session`."""
-    matches = [trial for trial in _trials(journal, None) if trial.session_id.startswith(session)]
-    if not matches:
-        raise JournalError(f"no trial in {journal.root} begins with {session!r}; list them with: testgrad trials RUN")
-    trial = matches[0]
-    for message in (read_json(trial.folder / "trajectory.json") or {})["messages"]:
-        # text of the policy: never markup
-        console.print(Panel(Text(message["content"]), title=message["role"], title_align="left"))
+    trial = find_trial(journal, session)
+    show_trajectory(console, trial.trajectory())
     diff = trial.folder / "patch.diff"
     if diff.is_file() and diff.read_text():
         console.print(

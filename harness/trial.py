@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from harness.budgets import BudgetConfig, outliving
 from harness.patch import Patch, take_patch
 from harness.pool.snapshot import upload_snapshot
 from harness.pool.task import Task
+from harness.proxy.segment import Segment
 from harness.proxy.server import PolicyFailure, ProxyServer
 from harness.proxy.session import Session
 from harness.sandbox.base import SandboxConfig, SandboxError
@@ -42,7 +43,8 @@ _log = logging.getLogger(__name__)
 class TrialSpec:
     """What to run. `session_id` is new for every attempt; `group_id` ties the trials of one task in one step.
 
-    `queue_seconds` is how long the trial waited for its turn.
+    `scaffold` is the one that the pool's index names for the task, if it does. `queue_seconds` is how long the trial
+    waited for its turn.
     """
 
     session_id: str
@@ -52,6 +54,7 @@ class TrialSpec:
     step: int
     sampling: Sampling
     attempt: int = 1
+    scaffold: str | None = None
     queue_seconds: float = 0.0
 
 
@@ -59,24 +62,38 @@ class TrialSpec:
 class TrialResult:
     """How a trial ended, and what it leaves behind.
 
-    `rollout` is None when the policy sampled nothing, and for an infra_error; `patch` is None for an infra_error only.
-    `error` is the text of what broke: always there for an infra_error, and for an agent that crashed. `timings` are
-    seconds by stage: queue, retries (earlier attempts and pauses), sandbox_start, agent, generate (the policy's part of
-    agent), patch, sandbox_stop.
+    `segments` are all that the proxy captured, `rollouts` the token records of those that are trained: none when the
+    policy sampled nothing, and for an infra_error. `patch` is None for an infra_error only. `error` is the text of what
+    broke: always there for an infra_error, and for an agent that crashed. `started_at` is in seconds since 1970.
+    `timings` are seconds by stage: queue, retries (earlier attempts and pauses), sandbox_start, agent, generate (the
+    policy's part of agent), patch, sandbox_stop.
     """
 
     spec: TrialSpec
     outcome: Outcome
-    rollout: Rollout | None = None
+    rollouts: list[Rollout] = field(default_factory=list)
+    segments: Sequence[Segment] = ()
     patch: Patch | None = None
     transcript: Transcript = field(default_factory=Transcript)
+    scaffold: str = ""
+    started_at: float = field(default_factory=time.time)
     error: str | None = None
     timings: dict[str, float] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def turns(self) -> int:
+        """The policy's answers, in all segments."""
+        return sum(len(segment.turns) for segment in self.segments)
+
+    @property
+    def response_length(self) -> int:
+        """Tokens that the policy sampled, in all segments."""
+        return sum(turn.answer_end - turn.answer_start for segment in self.segments for turn in segment.turns)
+
     def to_json(self) -> dict[str, Any]:
         """For trial.json: no tokens, no transcript, and of the patch only which files it touches."""
-        spec, patch, rollout = self.spec, self.patch, self.rollout
+        spec, patch = self.spec, self.patch
         return {
             "session_id": spec.session_id,
             "group_id": spec.group_id,
@@ -84,12 +101,15 @@ class TrialResult:
             "task_path": str(spec.task_path),
             "step": spec.step,
             "attempt": spec.attempt,
+            "scaffold": self.scaffold,
+            "started_at": round(self.started_at, 3),
             "sampling": dataclasses.asdict(spec.sampling),
             "outcome": str(self.outcome),
             "error": self.error,
-            "turns": self.transcript.turns,
-            "response_length": rollout.response_length if rollout else 0,
-            "num_segments": rollout.num_segments if rollout else 0,
+            "turns": self.turns,
+            "response_length": self.response_length,
+            "num_segments": len(self.segments),
+            "trained_segments": len(self.rollouts),
             "patch_files": sorted(patch.files) if patch else [],
             "patch_rejected": [list(entry) for entry in patch.rejected] if patch else [],
             "timings": {stage: round(seconds, 4) for stage, seconds in self.timings.items()},
@@ -169,14 +189,15 @@ class _Trial:
         self.suspect = False
         self.result = TrialResult(spec, Outcome.INFRA_ERROR, error="the trial did not end")
         self.result.timings["queue"] = spec.queue_seconds
-        self._rollout: Rollout | None = None
+        self._rollouts: list[Rollout] = []
 
     async def run(self, proxy: ProxyServer, sandbox_config: SandboxConfig, scaffold_config: ScaffoldConfig) -> None:
         """Fill in `result`; raises nothing but cancellation."""
         try:
             with owned_by(trial=self.spec.session_id):
                 task = Task.load(self.spec.task_path)
-                scaffold = create_scaffold(scaffold_config)
+                scaffold = _scaffold(self.spec, scaffold_config)
+                self.result.scaffold = scaffold.config.name
                 self.result.transcript = scaffold.transcript
                 await self._confined(task, scaffold, proxy, sandbox_config)
         except Exception as error:
@@ -188,7 +209,7 @@ class _Trial:
         result = self.result
         _log.error("session %s: the trial keeps breaking its sandbox: %s", self.spec.session_id, result.error)
         result.error = f"the trial keeps breaking its sandbox: {result.error}"
-        result.outcome, result.rollout = Outcome.COMPLETED, self._rollout
+        result.outcome, result.rollouts = Outcome.COMPLETED, self._rollouts
         result.patch = Patch(rejected=((".", "the sandbox broke each time"),))
 
     async def _confined(
@@ -196,12 +217,15 @@ class _Trial:
     ) -> None:
         result, budgets = self.result, self.budgets
         life = budgets.sandbox_life(task, scaffold.config)
-        sandbox = guarded(outliving(sandbox_config, life), hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
+        own_config = outliving(scaffold.sandbox_config(sandbox_config), life)
+        sandbox = guarded(own_config, hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
+        session: Session | None = None
         try:
             with self._timed("sandbox_start"), sandbox.stage(budgets.setup_sec):
                 await sandbox.start()
+                await scaffold.prepare(sandbox)
                 await upload_snapshot(task.snapshot, sandbox)
-            session = proxy.open_session(self.spec.session_id, self.spec.sampling)
+            session = self._open_session(proxy, scaffold)
             try:
                 if scaffold.runs_inside:
                     session.origin = await sandbox.connect_proxy(await proxy.open_socket(session))
@@ -211,11 +235,12 @@ class _Trial:
                 # Before anything else: an agent that still runs must not add tokens to a trial that has ended.
                 await proxy.close_session(session)
                 result.timings["generate"] = session.generate_seconds
-                result.counters = session.counters()
+                result.segments = session.capture.segments
             if session.infra_failure is not None:
                 raise PolicyFailure(session.infra_failure)
-            self._rollout = self._capture(session, outcome)
-            self.suspect = session.capture.num_turns > 0
+            outcome = _outcome(outcome, session)
+            self._rollouts = self._select(session, scaffold.config, outcome)
+            self.suspect = result.turns > 0
             if sandbox.failure is not None:
                 raise SandboxError(sandbox.failure)
             with self._timed("patch"), sandbox.stage(budgets.patch_sec):
@@ -223,14 +248,18 @@ class _Trial:
         finally:
             with self._timed("sandbox_stop"):
                 await sandbox.stop()
+            if session is not None:  # read last: what the sandbox left running is counted until it stops
+                result.counters = session.counters()
         # A sandbox that will not stop costs no finished trial: it is stopped in the background, or by the reaper.
-        result.rollout, result.patch, result.outcome = self._rollout, patch, outcome
+        result.rollouts, result.patch, result.outcome = self._rollouts, patch, outcome
 
     async def _agent(self, task: Task, sandbox: GuardedSandbox, session: Session, scaffold: Scaffold) -> Outcome:
         """How the agent ended, as far as the sandbox's guard and the session do not know better.
 
         Raises:
             ProxyUnreachable: the proxy did not answer, though it had refused no request.
+            Exception: the agent failed before the policy had said anything, which so cannot be its doing, and not over
+                a prompt that is too long.
         """
         self.result.error = None
         try:
@@ -241,6 +270,8 @@ class _Trial:
                 raise
             if limit.expired():
                 return Outcome.AGENT_TIMEOUT
+            if not session.capture.num_turns and not session.overlong:
+                raise
             if sandbox.failure is None:
                 # The policy's words may well be what crashed the agent; as infra_error, crashing would be a way out.
                 _log.exception("session %s: the agent crashed", self.spec.session_id)
@@ -257,8 +288,19 @@ class _Trial:
             _log.exception("session %s: the workspace cannot be read", self.spec.session_id)
             return Patch(rejected=((".", f"the workspace cannot be read: {type(error).__name__}: {error}"),))
 
-    def _capture(self, session: Session, outcome: Outcome) -> Rollout | None:
-        return session.capture.rollout(
+    def _open_session(self, proxy: ProxyServer, scaffold: Scaffold) -> Session:
+        """A session of the proxy, which ends the conversation of an agent that does not count its turns itself."""
+        spec, config = self.spec, scaffold.config
+        if not scaffold.runs_inside:
+            return proxy.open_session(spec.session_id, spec.sampling)
+        return proxy.open_session(
+            spec.session_id, spec.sampling, max_turns=config.max_turns, no_tool_limit=config.no_tool_limit
+        )
+
+    def _select(self, session: Session, config: ScaffoldConfig, outcome: Outcome) -> list[Rollout]:
+        """The segments that are trained."""
+        return session.capture.rollouts(
+            config.segments,
             session_id=self.spec.session_id,
             task_id=self.spec.task_id,
             group_id=self.spec.group_id,
@@ -270,7 +312,7 @@ class _Trial:
         """Make the result an infra_error."""
         _log.error("session %s: infra_error: %s", self.spec.session_id, error, exc_info=error)
         self.result.outcome = Outcome.INFRA_ERROR
-        self.result.rollout = self.result.patch = None
+        self.result.rollouts, self.result.patch = [], None
         self.result.error = f"{type(error).__name__}: {error}"
 
     @contextmanager
@@ -282,13 +324,27 @@ class _Trial:
             self.result.timings[stage] = time.monotonic() - started
 
 
+def _scaffold(spec: TrialSpec, config: ScaffoldConfig) -> Scaffold:
+    return create_scaffold(config, step=spec.step, task_id=spec.task_id, named=spec.scaffold)
+
+
+def _outcome(told: Outcome, session: Session) -> Outcome:
+    """How the trial ended, where the session may know better than the agent: an agent's exit code tells nothing."""
+    if told is Outcome.AGENT_TIMEOUT:
+        return told
+    if session.overlong:
+        return Outcome.OVERLONG
+    return Outcome.MAX_TURNS if session.turns_exhausted else told
+
+
 async def _machine_is_sound(
     spec: TrialSpec, sandbox_config: SandboxConfig, scaffold_config: ScaffoldConfig, budgets: BudgetConfig
 ) -> bool:
     """Whether a sandbox holds through all stages when no agent works in it."""
     try:
         task = Task.load(spec.task_path)
-        sandbox = guarded(sandbox_config, hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
+        own_config = _scaffold(spec, scaffold_config).sandbox_config(sandbox_config)
+        sandbox = guarded(own_config, hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
         try:
             with owned_by(trial=f"{spec.session_id}-control"), sandbox.stage(budgets.setup_sec + budgets.patch_sec):
                 await sandbox.start()

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from prefect import task
@@ -19,7 +18,7 @@ from tasks.run import RunRef
 from tasks.trial_files import StoredTrial, load_trial
 from trainer.batch import BatchRow, make_batch
 from trainer.metrics import distribution
-from trainer.rollout import Outcome, Rollout
+from trainer.rollout import Outcome
 
 NO_FILTER = FilterConfig()
 
@@ -42,13 +41,12 @@ class Scored:
     def group_id(self) -> str:
         return self.trial.group_id
 
-    @cached_property
-    def rollout(self) -> Rollout:
-        """The token record, read when it is first asked for: decisions about groups need none."""
-        rollout = self.trial.rollout()
-        if rollout is None:
+    def rows(self) -> list[BatchRow]:
+        """The trial's rows of the batch, one for each segment that is trained."""
+        rollouts = self.trial.rollouts()
+        if not rollouts:
             raise JournalError(f"{self.trial.folder} tells of sampled tokens, but has no rollout.parquet")
-        return rollout
+        return [BatchRow(rollout, self.score, self.reward, self.named, self.baseline) for rollout in rollouts]
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ async def assemble_batch(
         by_name: Whether the algorithm tells named rewards apart, so that they too are a group's signal.
     """
     chosen = await asyncio.to_thread(select_rollouts, run, label, filters, reward, by_name)
-    rows = [BatchRow(s.rollout, s.score, s.reward, s.named, s.baseline) for s in chosen.survivors]
+    rows = [row for item in chosen.survivors for row in item.rows()]
     write_table(run.journal.stage_dir(label) / "batch.parquet", make_batch(rows))
     return (
         trial_metrics(chosen.trials)
@@ -137,7 +135,7 @@ def filter_trials(
             reasons["verifier_infra_error"] += 1
         elif trial.outcome in filters.drop_outcomes:
             reasons[str(trial.outcome)] += 1
-        elif not tokens:
+        elif not trial.record["trained_segments"]:
             reasons["nothing_sampled"] += 1
         elif tokens < filters.min_response_tokens:
             reasons["too_short"] += 1
@@ -156,21 +154,21 @@ def shaped(scored: Sequence[Scored], rewards: Mapping[str, Reward]) -> list[Scor
 
 
 def keep_groups(scored: Sequence[Scored], reasons: Counter[str]) -> list[Scored]:
-    """Rollouts of groups with at least two survivors; one alone has nothing to be compared with."""
+    """Trials of groups with at least two survivors; one alone has nothing to be compared with."""
     groups = _by_group(scored)
     reasons["lone_survivor"] += sum(len(group) for group in groups.values() if len(group) < 2)
     return [item for group in groups.values() if len(group) >= 2 for item in group]
 
 
 def with_baselines(scored: Sequence[Scored], baselines: Mapping[str, float], reasons: Counter[str]) -> list[Scored]:
-    """Rollouts with the reward of their group's greedy trial; those of a group that lost it are left out."""
+    """Trials with the reward of their group's greedy trial; those of a group that lost it are left out."""
     kept = [replace(item, baseline=baselines[item.group_id]) for item in scored if item.group_id in baselines]
     reasons["no_greedy_baseline"] += len(scored) - len(kept)
     return kept
 
 
 def split_by_signal(scored: Sequence[Scored], by_name: bool) -> tuple[list[Scored], list[list[Scored]]]:
-    """Rollouts of groups that can teach something, and the groups that cannot."""
+    """Trials of groups that can teach something, and the groups that cannot."""
     groups = _by_group(scored)
     kept = [item for group in groups.values() if has_signal(group, by_name) for item in group]
     return kept, [group for group in groups.values() if not has_signal(group, by_name)]
@@ -223,7 +221,7 @@ def trial_metrics(trials: Sequence[StoredTrial]) -> dict[str, float]:
     statuses = Counter(trial.verdict.status for trial in trials if trial.verdict is not None)
     metrics = {f"outcome/{outcome}": float(outcomes[outcome]) for outcome in Outcome}
     metrics |= {f"verdict/{status}": float(statuses[status]) for status in Status}
-    metrics |= distribution("rollout/segments", [float(trial.record["num_segments"]) for trial in trials])
+    metrics |= capture_metrics(trials)
     metrics["response_length/clip_ratio"] = _share(trials, lambda record: record["outcome"] == Outcome.OVERLONG)
     stages = sorted({stage for trial in trials for stage in trial.record["timings"]})
     for stage in stages:
@@ -233,6 +231,16 @@ def trial_metrics(trials: Sequence[StoredTrial]) -> dict[str, float]:
         "timing_s/agent_loop/verifier", [t.verdict.seconds for t in trials if t.verdict is not None]
     )
     return metrics
+
+
+def capture_metrics(trials: Sequence[StoredTrial]) -> dict[str, float]:
+    """What the proxy counted: segments by trial, and sums over all trials of what a conversation should seldom do."""
+    metrics = distribution("rollout/segments", [float(trial.record["num_segments"]) for trial in trials])
+    metrics |= distribution("rollout/trained_segments", [float(trial.record["trained_segments"]) for trial in trials])
+    counts: Counter[str] = Counter()
+    for trial in trials:
+        counts.update(trial.record["counters"])
+    return metrics | {f"rollout/{name}": float(count) for name, count in sorted(counts.items()) if name != "segments"}
 
 
 def _share(trials: Sequence[StoredTrial], holds: Any) -> float:

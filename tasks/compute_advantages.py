@@ -1,4 +1,8 @@
-"""Stage 6 of a step: from rewards to advantages, group by group."""
+"""Stage 6 of a step: from rewards to advantages, group by group.
+
+A trial counts once, in however many segments it is trained: its tokens are those of its segments one after the other,
+and its advantage is spread over all of them.
+"""
 
 from typing import Any
 
@@ -17,7 +21,7 @@ from trainer.algorithms.config import AlgorithmConfig
 from trainer.algorithms.kl import next_coef
 from trainer.algorithms.kl_config import KLConfig
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, KL_ESTIMATORS
-from trainer.batch import BATCH_SCHEMA, sampled_lengths, with_advantages
+from trainer.batch import BATCH_SCHEMA, sampled_lengths, sum_by_trial, trials_of, with_advantages
 from trainer.metrics import distribution
 
 DONE = "advantages.json"
@@ -33,27 +37,31 @@ async def compute_advantages(run: RunRef, label: str, step: int, algorithm: Algo
     batch = pq.read_table(folder / "batch.parquet").select(BATCH_SCHEMA.names)
     scores = _read_scores(folder / "scores.parquet")
     coef = _reward_kl_coef(run, step, algorithm.kl)
+    trials = trials_of(batch)
     inputs, divergence = advantage_inputs(batch, scores, algorithm, coef)
     result = ADVANTAGE_ESTIMATORS[algorithm.adv_estimator].function(inputs, algorithm)
     learned = {"returns": result.returns} | {name: scores.get(name) for name in ("values", "ref_logprobs")}
     columns = {name: column.numpy() for name, column in learned.items() if column is not None}
     write_table(folder / "batch.parquet", with_advantages(batch, result.advantages.numpy(), **columns))
     metrics = batch_metrics(
-        _column(batch, "score"),
+        _column(trials, "score"),
         inputs.group_index,
         inputs.lengths,
-        _column(batch, "prompt_length"),
-        _column(batch, "num_turns"),
+        _column(trials, "prompt_length"),
+        torch.from_numpy(sum_by_trial(batch, batch.column("num_turns").to_numpy())),
         result.advantages,
         shaped_rewards=inputs.scores,
         returns=result.returns,
         values=inputs.values,
     )
     lengths = pc.list_value_length(batch.column("token_ids")).to_pylist()
-    metrics |= distribution("global_seqlen", lengths) | {"perf/total_num_tokens": float(sum(lengths))}
+    metrics |= distribution("global_seqlen", lengths) | {
+        "perf/total_num_tokens": float(sum(lengths)),
+        "batch/segments": float(batch.num_rows),
+    }
     kl_state: dict[str, Any] = {}
     if divergence is not None:
-        kl_state = {"coef": coef, "measured": float(divergence.mean()), "rollouts": batch.num_rows}
+        kl_state = {"coef": coef, "measured": float(divergence.mean()), "rollouts": trials.num_rows}
         metrics |= {"actor/reward_kl_penalty": kl_state["measured"], "actor/reward_kl_penalty_coeff": coef}
     # last, for it says that the batch is whole
     write_json(folder / DONE, {"metrics": metrics, "kl": kl_state})
@@ -63,22 +71,23 @@ async def compute_advantages(run: RunRef, label: str, step: int, algorithm: Algo
 def advantage_inputs(
     batch: pa.Table, scores: dict[str, torch.Tensor], algorithm: AlgorithmConfig, kl_coef: float
 ) -> tuple[AdvantageInputs, torch.Tensor | None]:
-    """What the estimator sees, and the divergence of each sampled token where it is part of the reward.
+    """What the estimator sees of the trials, and the divergence of each sampled token where it is in the reward.
 
     Raises:
-        ValueError: rollouts with differently named rewards.
+        ValueError: trials with differently named rewards.
     """
     divergence = None
     if algorithm.kl.in_reward and batch.num_rows:
         estimator = KL_ESTIMATORS[algorithm.kl.estimator].function
         divergence = estimator(scores["old_logprobs"], scores["ref_logprobs"])
-    baselines = batch.column("greedy_baseline")
+    trials = trials_of(batch)
+    baselines = trials.column("greedy_baseline")
     inputs = AdvantageInputs(
-        rewards=_column(batch, "reward"),
-        group_index=number_groups(batch.column("group_id").to_pylist()),
-        lengths=torch.from_numpy(sampled_lengths(batch)).long(),
-        named_rewards=_named_rewards(batch),
-        baselines=None if baselines.null_count else _column(batch, "greedy_baseline"),
+        rewards=_column(trials, "reward"),
+        group_index=number_groups(trials.column("group_id").to_pylist()),
+        lengths=torch.from_numpy(sum_by_trial(batch, sampled_lengths(batch))).long(),
+        named_rewards=_named_rewards(trials),
+        baselines=None if baselines.null_count else _column(trials, "greedy_baseline"),
         penalties=None if divergence is None else kl_coef * divergence,
         values=scores.get("values"),
         old_logprobs=scores.get("old_logprobs"),
@@ -87,14 +96,14 @@ def advantage_inputs(
     return inputs, divergence
 
 
-def _column(batch: pa.Table, name: str) -> torch.Tensor:
-    return torch.tensor(batch.column(name).to_pylist(), dtype=torch.float64)
+def _column(table: pa.Table, name: str) -> torch.Tensor:
+    return torch.tensor(table.column(name).to_pylist(), dtype=torch.float64)
 
 
-def _named_rewards(batch: pa.Table) -> dict[str, torch.Tensor]:
-    rows = [dict(row or {}) for row in batch.column("named_rewards").to_pylist()]
+def _named_rewards(trials: pa.Table) -> dict[str, torch.Tensor]:
+    rows = [dict(row or {}) for row in trials.column("named_rewards").to_pylist()]
     names = sorted(set().union(*rows))
-    for row, session in zip(rows, batch.column("session_id").to_pylist(), strict=True):
+    for row, session in zip(rows, trials.column("session_id").to_pylist(), strict=True):
         if sorted(row) != names:
             raise ValueError(
                 f"{session}: named rewards {sorted(row)}, but other trials have {names}; "

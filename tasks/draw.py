@@ -1,4 +1,4 @@
-"""Which tasks a step tries: a pure function of seed and step, so that a resumed run draws what the first would have."""
+"""The groups of a round, and which tasks take the place of those without a signal: by seed and step alone."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ GROUP_SCHEMA = pa.schema(
         ("cluster", pa.string()),
         ("attempts", pa.int32()),
         ("greedy", pa.bool_()),
+        ("scaffold", pa.string()),
     ]
 )
 
@@ -29,7 +30,8 @@ GREEDY = "#greedy"
 class Group:
     """One task in one round. `cluster` is what scores are resampled by: variants of a function are not independent.
 
-    A `greedy` group is one trial at temperature 0, whose reward is the baseline of the group that `baseline_of` names.
+    `scaffold` is the one that the index names for the task. A `greedy` group is one trial at temperature 0, whose
+    reward is the baseline of the group that `baseline_of` names.
     """
 
     group_id: str
@@ -38,6 +40,7 @@ class Group:
     cluster: str
     attempts: int
     greedy: bool = False
+    scaffold: str | None = None
 
     @property
     def baseline_of(self) -> str:
@@ -58,22 +61,6 @@ def read_pool(index: Path, difficulty: Sequence[str]) -> list[TaskPointer]:
             f"data.difficulty is {list(difficulty)}, but {index} has {', '.join(known)}; choose among these"
         )
     return chosen
-
-
-def draw(pool: Sequence[TaskPointer], count: int, step: int, seed: int) -> list[TaskPointer]:
-    """The `count` tasks of step `step` (from 1). Each epoch is a fresh shuffle; its remainder is left out.
-
-    Raises:
-        PoolError: the pool has fewer tasks than a step needs.
-    """
-    if count > len(pool):
-        raise PoolError(
-            f"rollout.tasks_per_step is {count}, but the training pool holds {len(pool)} tasks; lower it, or add tasks"
-        )
-    steps_per_epoch = len(pool) // count
-    epoch, place = divmod(step - 1, steps_per_epoch)
-    order = np.random.default_rng([seed, epoch]).permutation(len(pool))
-    return [pool[i] for i in order[place * count : (place + 1) * count]]
 
 
 def draw_refill(
@@ -105,6 +92,7 @@ def as_groups(tasks: Sequence[TaskPointer], label: str, attempts: int, greedy: b
             t.task_path,
             str(t.extra.get("function", t.instance_id)),
             attempts,
+            scaffold=t.extra.get("scaffold") or None,
         )
         for t in tasks
     ]

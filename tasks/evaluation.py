@@ -45,7 +45,7 @@ def summarise(trials: Sequence[StoredTrial], groups: Sequence[Group]) -> dict[st
     scored, reasons = filter_trials(trials)
     rewards: dict[str, list[float]] = defaultdict(list)
     for item in scored:
-        rewards[item.rollout.group_id].append(item.reward)
+        rewards[item.group_id].append(item.reward)
     clusters: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         clusters[group.cluster] += rewards[group.group_id]
@@ -58,7 +58,9 @@ def summarise(trials: Sequence[StoredTrial], groups: Sequence[Group]) -> dict[st
         "launched": launched,
         "coverage": len(scored) / launched if launched else 0.0,
         "left_out": dict(reasons),
-        "mean_response_length": float(np.mean([item.rollout.response_length for item in scored])) if scored else 0.0,
+        "mean_response_length": float(np.mean([item.trial.record["response_length"] for item in scored]))
+        if scored
+        else 0.0,
         "clusters": {name: values for name, values in sorted(clusters.items()) if values},
     }
     fewest = min((len(attempts) for attempts in rewards.values() if attempts), default=0)

@@ -10,6 +10,7 @@ from harness.pool.index import PoolError
 from harness.pool.kata import build_pool
 from harness.pool.task import Task
 from harness.sandbox import SandboxConfig, require_isolation
+from harness.scaffolds.base import ScaffoldConfig, find_scaffold
 from tasks.config import DataConfig, RolloutConfig
 from tasks.draw import read_pool
 from tasks.progress import Event, emit
@@ -38,13 +39,15 @@ async def prepare_pools(run: RunRef, data: DataConfig, rollout: RolloutConfig) -
 
 
 @task(name="prepare_sandbox", cache_policy=NO_CACHE, retries=0)
-async def prepare_sandbox(sandbox: SandboxConfig) -> None:
-    """Make sure that trials can be isolated, before anything slow starts.
+async def prepare_sandbox(sandbox: SandboxConfig, scaffold: ScaffoldConfig) -> None:
+    """Make sure that trials can be isolated and that their agent is there, before anything slow starts.
 
     Raises:
         SandboxUnavailable: they cannot; the message names the mend.
+        RuntimeMissing: the agent is not prepared on this machine.
     """
     await asyncio.to_thread(require_isolation, sandbox)
+    find_scaffold(scaffold.name).require(scaffold)
 
 
 def _check(root: Path, data: DataConfig, rollout: RolloutConfig) -> int:

@@ -14,6 +14,7 @@ from prefect import task
 from harness.budgets import BudgetConfig
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
+from harness.proxy.tool_calls import ToolReader
 from harness.reaper import reaping
 from harness.sandbox import SandboxConfig, require_isolation
 from harness.sandbox.owner import owned_by
@@ -26,6 +27,7 @@ from tasks.progress import Event, emit
 from tasks.run import RunRef
 from tasks.trial_files import load_trial, store_trial
 from trainer.rollout import Outcome, Sampling
+from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 
 
@@ -35,7 +37,7 @@ async def run_trials(
     label: str,
     step: int,
     model: Path,
-    window: int,
+    serving: ServingConfig,
     sampling: Sampling,
     sandbox: SandboxConfig,
     scaffold: ScaffoldConfig,
@@ -60,16 +62,17 @@ async def run_trials(
     total = sum(group.attempts for group in groups)
     limit = asyncio.Semaphore(concurrency)
     policy = ReplicaPool.attach(run.name)
+    codec, tools = await asyncio.to_thread(_voices, model, serving.tool_call_parser, serving.reasoning_parser)
 
     async def one(group: Group, proxy: ProxyServer) -> None:
         queued = time.monotonic()
         async with limit:
             spec = TrialSpec(
                 new_session_id(group.task_id), group.group_id, group.task_id, group.task_path, step,
-                greedily(sampling) if group.greedy else sampling, queue_seconds=time.monotonic() - queued,
+                greedily(sampling) if group.greedy else sampling, scaffold=group.scaffold,
+                queue_seconds=time.monotonic() - queued,
             )  # fmt: skip
             result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, budgets, attempts=infra_attempts)
-            policy.release(result.spec.session_id)
             if result.outcome is Outcome.INFRA_ERROR:
                 # a dead engine is no property of this trial: fail the stage, so that a restart runs the trial again
                 await policy.require_serving()
@@ -81,7 +84,7 @@ async def run_trials(
     with owned_by(project=run.project, run=run.experiment):
         async with (
             reaping(sandbox),
-            ProxyServer(policy, _codec(model), window) as proxy,
+            ProxyServer(policy, codec, serving.window, tools=tools) as proxy,
             task_group() as trials,
         ):
             for group in missing:
@@ -103,7 +106,9 @@ def greedily(sampling: Sampling) -> Sampling:
 
 
 @lru_cache(maxsize=4)
-def _codec(model: Path) -> ChatCodec:
+def _voices(model: Path, tool_call_parser: str | None, reasoning_parser: str | None) -> tuple[ChatCodec, ToolReader]:
+    """What turns messages into the model's tokens and back, and what reads tool calls out of them."""
     from transformers import AutoTokenizer
 
-    return ChatCodec(AutoTokenizer.from_pretrained(model))
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return ChatCodec(tokenizer), ToolReader(tokenizer, tool_call_parser, reasoning_parser)

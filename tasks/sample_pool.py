@@ -4,12 +4,12 @@ import asyncio
 
 from prefect import task
 
+from harness.pool.sampler import SamplerConfig, draw_tasks
 from tasks.assemble_batch import select_rollouts
 from tasks.config import DataConfig, EvaluationConfig, FilterConfig, RolloutConfig
 from tasks.draw import (
     Group,
     as_groups,
-    draw,
     draw_refill,
     groups_path,
     groups_table,
@@ -23,18 +23,26 @@ from tasks.policy import staged
 from tasks.progress import Event, emit
 from tasks.reward import RewardConfig
 from tasks.run import RunRef
+from tasks.sampler_state import state_before
 
 
 @task(**staged("sample_pool", timeout=300))
 async def sample_pool(
-    run: RunRef, label: str, step: int, data: DataConfig, rollout: RolloutConfig, greedy: bool = False
+    run: RunRef,
+    label: str,
+    step: int,
+    data: DataConfig,
+    rollout: RolloutConfig,
+    greedy: bool = False,
+    sampler: SamplerConfig = SamplerConfig(),  # noqa: B008  (frozen)
 ) -> int:
     """Write groups.parquet of a training step, with a greedy trial for each group if the algorithm needs one.
 
     Returns the number of trials it asks for.
     """
     pool = read_pool(data.train_index(run.root), data.difficulty)
-    tasks = draw(pool, rollout.tasks_per_step, step, data.seed)
+    state = await asyncio.to_thread(state_before, run, step, sampler)
+    tasks = draw_tasks(pool, rollout.tasks_per_step, step, data.seed, sampler, state, rollout.attempts_per_task)
     return _write_once(run, label, as_groups(tasks, label, rollout.attempts_per_task, greedy))
 
 

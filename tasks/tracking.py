@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,35 @@ class Tracker:
         now = int(time.time() * 1000)
         points = [Metric(name, value, now, step) for name, value in metrics.items() if math.isfinite(value)]
         self._client.log_batch(self.run_id, metrics=points)
+
+    @property
+    def experiment_id(self) -> str:
+        return str(self._client.get_run(self.run_id).info.experiment_id)
+
+    def find_traces(self, tags: Mapping[str, str]) -> set[str]:
+        """Ids of the traces that are complete and have all these tags."""
+        wanted = " AND ".join(f"tag.`{name}` = '{value}'" for name, value in tags.items())
+        found: set[str] = set()
+        token = None
+        while True:
+            page = self._client.search_traces(
+                locations=[self.experiment_id], filter_string=wanted, page_token=token, include_spans=False
+            )
+            found |= {trace.info.trace_id for trace in page}
+            token = page.token
+            if not token:
+                return found
+
+    def log_trace(self, info: Any, spans: Sequence[Any]) -> None:
+        """Write a finished trace; one of the same id is written over.
+
+        The tags come last: a trace that `find_traces` finds has all its spans.
+        """
+        from mlflow.tracing.client import TracingClient
+
+        client = TracingClient(self._client.tracking_uri)
+        client.log_spans(info.experiment_id, list(spans))
+        client.start_trace(info)
 
     def log_checkpoint(self, path: Path, step: int) -> None:
         """Enter a checkpoint by reference: the shards stay where they are."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.patch import Patch
+from harness.trajectory import encode, trajectory_of
 from harness.trial import TrialResult
 from harness.verifier.verdict import Verdict
 from tasks.journal import JournalError, read_json, write_json, write_table, write_text
@@ -35,10 +36,21 @@ class StoredTrial:
     def outcome(self) -> Outcome:
         return Outcome(self.record["outcome"])
 
-    def rollout(self) -> Rollout | None:
-        """The token record, None if the policy sampled nothing."""
+    def rollouts(self) -> list[Rollout]:
+        """The token records of the segments that are trained; none if the policy sampled nothing."""
         path = self.folder / "rollout.parquet"
-        return Rollout.from_row(pq.read_table(path).to_pylist()[0]) if path.is_file() else None
+        return [Rollout.from_row(row) for row in pq.read_table(path).to_pylist()] if path.is_file() else []
+
+    def trajectory(self) -> dict[str, Any]:
+        """What was said and sampled, as `harness.trajectory` writes it.
+
+        Raises:
+            JournalError: trajectory.json is missing.
+        """
+        trajectory = read_json(self.folder / "trajectory.json")
+        if trajectory is None:
+            raise JournalError(f"{self.folder} has no trajectory.json")
+        return dict(trajectory)
 
     def patch(self) -> Patch:
         """What the trial changed."""
@@ -47,9 +59,10 @@ class StoredTrial:
 
 def store_trial(folder: Path, result: TrialResult) -> None:
     """Write a trial that has ended; trial.json, which makes it count, comes last."""
-    write_json(folder / "trajectory.json", result.transcript.to_json())
-    if result.rollout is not None:
-        write_table(folder / "rollout.parquet", pa.Table.from_pylist([result.rollout.to_row()], schema=ROLLOUT_SCHEMA))
+    write_text(folder / "trajectory.json", encode(trajectory_of(result)))
+    if result.rollouts:
+        rows = [rollout.to_row() for rollout in result.rollouts]
+        write_table(folder / "rollout.parquet", pa.Table.from_pylist(rows, schema=ROLLOUT_SCHEMA))
     if result.patch is not None:
         write_text(folder / "patch.json", result.patch.to_json())
         write_text(folder / "patch.diff", result.patch.text)

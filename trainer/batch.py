@@ -1,5 +1,7 @@
-"""The batch: the rollouts of a step that reach the optimizer, one row each, as a parquet file.
+"""The batch: the rollouts of a step that reach the optimizer, as a parquet file with a row for each segment.
 
+Rows are keyed by session and segment. What a trial earned stands in each of its rows, which are next to each other:
+whoever compares trials takes one row of each (`trials_of`), and its tokens all together (`sum_by_trial`).
 Columns of tokens are lists with one entry a token of the rollout. What only a sampled token has is NaN where
 `loss_mask` is 0, so that a use of it cannot go unnoticed. Whole columns are handled as one flat array: a batch may hold
 tens of millions of tokens.
@@ -37,7 +39,7 @@ TRAIN_SCHEMA = pa.schema([*BATCH_SCHEMA, *(pa.field(name, pa.list_(pa.float32())
 
 @dataclass(frozen=True)
 class BatchRow:
-    """A rollout and what it earned.
+    """A segment of a trial, and what the whole trial earned.
 
     `score` is the verdict's reward, `reward` what shaping made of it. `named_rewards` are its parts, empty if there are
     none. `greedy_baseline` is the reward of the group's greedy trial, None if it has none.
@@ -51,18 +53,28 @@ class BatchRow:
 
 
 def make_batch(rows: Sequence[BatchRow]) -> pa.Table:
-    """A batch without advantages yet. Rows are ordered by group and session, so that the order of ending is not seen.
+    """A batch without advantages yet, ordered by group, session and segment: the order of ending is not seen.
 
     Raises:
-        RolloutError: two rows of one session, or a reward that is not finite.
+        RolloutError: a segment that is there twice, segments of a trial that differ in group or in what it earned, or
+            a reward that is not finite.
     """
-    sessions = [row.rollout.session_id for row in rows]
-    if len(set(sessions)) != len(sessions):
-        raise RolloutError("a session appears twice in the batch; each trial gives one rollout")
+    keys: set[tuple[str, int]] = set()
+    earned: dict[str, Any] = {}
     for row in rows:
+        session, segment = row.rollout.session_id, row.rollout.segment
         if not np.isfinite([row.score, row.reward, row.greedy_baseline or 0.0, *row.named_rewards.values()]).all():
-            raise RolloutError(f"{row.rollout.session_id}: a reward is not finite: {row.reward}, {row.named_rewards}")
-    rows = sorted(rows, key=lambda row: (row.rollout.group_id, row.rollout.session_id))
+            raise RolloutError(f"{session}: a reward is not finite: {row.reward}, {row.named_rewards}")
+        if (session, segment) in keys:
+            raise RolloutError(f"{session}: segment {segment} appears twice in the batch")
+        keys.add((session, segment))
+        of_trial = (row.rollout.group_id, row.score, row.reward, dict(row.named_rewards), row.greedy_baseline)
+        if earned.setdefault(session, of_trial) != of_trial:
+            raise RolloutError(
+                f"{session}: segment {segment} has {of_trial} as group and reward, another one {earned[session]}; "
+                "both are the trial's, and the same for all its segments"
+            )
+    rows = sorted(rows, key=lambda row: (row.rollout.group_id, row.rollout.session_id, row.rollout.segment))
     columns: dict[str, Any] = {
         name: _column([getattr(row.rollout, name) for row in rows], ROLLOUT_SCHEMA.field(name).type)
         for name in ROLLOUT_SCHEMA.names
@@ -114,6 +126,35 @@ def sampled_lengths(table: pa.Table) -> Int[np.ndarray, " R"]:
     """Sampled tokens of each row."""
     ends = np.concatenate([[0], np.cumsum(_mask(table), dtype=np.int64)])[_offsets(_lengths(table, "loss_mask"))]
     return np.diff(ends)
+
+
+def trials_of(table: pa.Table) -> pa.Table:
+    """One row for each trial, that of its first segment, without what belongs to tokens.
+
+    Raises:
+        RolloutError: rows of a trial are not next to each other.
+    """
+    large = (pa.types.is_list, pa.types.is_binary)
+    columns = [field.name for field in table.schema if not any(kind(field.type) for kind in large)]
+    return table.select(columns).take(_trial_starts(table))
+
+
+def sum_by_trial(table: pa.Table, values: Int[np.ndarray, " R"]) -> Int[np.ndarray, " T"]:
+    """Sums of a value of each row over the rows of each trial.
+
+    Raises:
+        RolloutError: rows of a trial are not next to each other.
+    """
+    starts = _trial_starts(table)
+    return np.add.reduceat(values, starts) if len(starts) else np.empty(0, dtype=np.int64)
+
+
+def _trial_starts(table: pa.Table) -> Int[np.ndarray, " T"]:
+    sessions = table.column("session_id").to_pylist()
+    starts = [i for i, session in enumerate(sessions) if not i or session != sessions[i - 1]]
+    if len({sessions[i] for i in starts}) != len(starts):
+        raise RolloutError("segments of a trial must be next to each other in a batch; sort it by session and segment")
+    return np.array(starts, dtype=np.int64)
 
 
 def read_train_batch(path: Path) -> pa.Table:
@@ -185,7 +226,7 @@ def _scatter(batch: pa.Table, name: str, values: Float[np.ndarray, " N"]) -> pa.
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    if not pa.types.is_list(kind):
+    if not pa.types.is_list(kind) or any(value is None for value in values):
         return pa.array(values, kind)
     arrays = [np.asarray(value, dtype=kind.value_type.to_pandas_dtype()) for value in values]
     flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=kind.value_type.to_pandas_dtype())

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -46,18 +46,39 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Routing:
+    """Which experts a mixture-of-experts policy used: `data` is an array of little-endian int16, in C order.
+
+    `shape` is [positions, layers, experts chosen]. A position is one that the engine read, from the first token of the
+    prompt on; the newest token of an answer was not read yet.
+    """
+
+    data: bytes
+    shape: tuple[int, int, int]
+
+    def __post_init__(self) -> None:
+        expected = 2 * math.prod(self.shape)
+        if len(self.shape) != 3 or min(self.shape) < 1 or len(self.data) != expected:
+            raise RolloutError(
+                f"routing of shape {self.shape} has {len(self.data)} bytes; it needs [positions, layers, experts] and "
+                f"two bytes for each, {expected} in all"
+            )
+
+
+@dataclass(frozen=True)
 class Generation:
     """One answer of the policy: sampled ids verbatim, with log-probability and weight version of each.
 
     `logprobs` are natural logarithms under the sampling distribution (after temperature; greedy answers have those of
-    temperature 1). `token_ids` include the
-    end-of-sequence token, or the tokens that completed a stop string, when one ended the answer.
+    temperature 1). `token_ids` include the end-of-sequence token, or the tokens that completed a stop string, when one
+    ended the answer. `routed_experts`, where the engine tells them, are those of the prompt and the answer.
     """
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     weight_versions: Sequence[int]
     finish_reason: Literal["stop", "length", "abort"]
+    routed_experts: Routing | None = None
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
@@ -75,18 +96,30 @@ class Policy(Protocol):
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
         """Sample an answer to `prompt_ids`. Calls of one session go to one replica, whose prefix cache then helps.
 
-        Cancelling the call stops the generation. Raises an exception only for infrastructure failures.
+        `prompt_ids` may be any sequence of ints and is not to be changed. Cancelling the call stops the generation.
+        Raises an exception only for infrastructure failures.
         """
+        ...
+
+
+@runtime_checkable
+class ReleasingPolicy(Protocol):
+    """A policy that remembers sessions, and can be told that one has ended."""
+
+    def release(self, session_id: str) -> None:
+        """Forget the session; one that is unknown is no error."""
         ...
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """The token record of one trial.
+    """The token record of one segment of a trial; a trial whose conversation was never rewritten has just one.
 
     `token_ids`, `loss_mask`, `logprobs` and `weight_versions` have one entry a token, [tokens]. `loss_mask` is 1 for
     exactly the sampled ids. Where it is 0, `logprobs` is NaN and `weight_versions` is `NO_VERSION`, so that a use of
-    either cannot go unnoticed. The first `prompt_length` tokens are the first request's prompt.
+    either cannot go unnoticed. The first `prompt_length` tokens are the prompt of the segment's first request; what an
+    earlier segment sampled of it has mask 0 here and mask 1 there. `segment` counts from 0 among the `num_segments` of
+    the trial.
     """
 
     session_id: str
@@ -101,6 +134,9 @@ class Rollout:
     prompt_length: int
     num_turns: int
     num_segments: int = 1
+    segment: int = 0
+    routed_experts: bytes | None = None
+    routing_shape: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         n = len(self.token_ids)
@@ -118,11 +154,22 @@ class Rollout:
         for i, m in enumerate(self.loss_mask):
             if not m and not (math.isnan(self.logprobs[i]) and self.weight_versions[i] == NO_VERSION):
                 raise RolloutError(f"{self.session_id}: token {i} was not sampled but carries a log-prob or a version")
+        if not 0 <= self.segment < self.num_segments:
+            raise RolloutError(f"{self.session_id}: segment {self.segment} of {self.num_segments}")
+        self._require_routing()
 
     @property
     def response_length(self) -> int:
         """Number of sampled tokens."""
         return sum(self.loss_mask)
+
+    @property
+    def routing(self) -> Routing | None:
+        """Experts used at each token but perhaps the last; None where the engine did not tell."""
+        if self.routed_experts is None or self.routing_shape is None:
+            return None
+        positions, layers, chosen = self.routing_shape
+        return Routing(self.routed_experts, (positions, layers, chosen))
 
     def to_row(self) -> dict[str, Any]:
         """This rollout as a row of `ROLLOUT_SCHEMA`."""
@@ -137,6 +184,18 @@ class Rollout:
         """
         fields = {name: row[name] for name in ROLLOUT_SCHEMA.names}
         return cls(**fields | {"outcome": Outcome(fields["outcome"])})
+
+    def _require_routing(self) -> None:
+        n = len(self.token_ids)
+        if (self.routed_experts is None) != (self.routing_shape is None):
+            raise RolloutError(f"{self.session_id}: routed_experts and routing_shape go together, one is missing")
+        if self.routing_shape is not None and len(self.routing_shape) != 3:
+            raise RolloutError(
+                f"{self.session_id}: routing_shape {self.routing_shape} is not [positions, layers, experts]"
+            )
+        routing = self.routing
+        if routing is not None and routing.shape[0] not in (n - 1, n):
+            raise RolloutError(f"{self.session_id}: routing of {routing.shape[0]} positions for {n} tokens")
 
 
 ROLLOUT_SCHEMA = pa.schema(
@@ -153,6 +212,9 @@ ROLLOUT_SCHEMA = pa.schema(
         ("prompt_length", pa.int32()),
         ("num_turns", pa.int32()),
         ("num_segments", pa.int32()),
+        ("segment", pa.int32()),
+        ("routed_experts", pa.binary()),
+        ("routing_shape", pa.list_(pa.int32())),
     ]
 )
 

@@ -6,7 +6,7 @@ bring along for it. A kind of one's own needs no entry: `register_grader` makes 
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -84,10 +84,11 @@ def _unittest_facts(grading: "Grading") -> None:
 def _unittest_files(grading: "Grading", tests: Path) -> None:
     if not any(tests.rglob("test_*.py")):
         raise ValueError("no hidden tests; put test_*.py files into tests/")
+    modules = _Modules(tests)
     for test_id in grading.expected:
         *module, class_name, test_name = test_id.split(".")
-        file = tests.joinpath(*module).with_suffix(".py")
-        _check_names(file, test_id, [class_name, test_name], plain_bases=("unittest.TestCase", "TestCase"))
+        file = Path(*module).with_suffix(".py")
+        modules.check(file, test_id, [class_name, test_name], plain_bases=("unittest.TestCase", "TestCase"))
 
 
 def _pytest_facts(grading: "Grading") -> None:
@@ -98,9 +99,22 @@ def _pytest_facts(grading: "Grading") -> None:
 
 
 def _pytest_files(grading: "Grading", tests: Path) -> None:
-    for test_id in grading.expected:
+    problems = pytest_problems(grading.expected, tests)
+    if problems:
+        raise ValueError(next(iter(problems.values())))
+
+
+def pytest_problems(test_ids: Iterable[str], tests: Path) -> dict[str, str]:
+    """Why no run could report some of these pytest ids: their file or name is not in the folder `tests`."""
+    modules = _Modules(tests)
+    problems: dict[str, str] = {}
+    for test_id in test_ids:
         path, names, _ = split_pytest_id(test_id)
-        _check_names(tests / path, test_id, names, plain_bases=("unittest.TestCase", "TestCase", "object"))
+        try:
+            modules.check(Path(path), test_id, names, plain_bases=("unittest.TestCase", "TestCase", "object"))
+        except ValueError as error:
+            problems[test_id] = str(error)
+    return problems
 
 
 def _junit_facts(grading: "Grading") -> None:
@@ -147,24 +161,43 @@ REPORT_KINDS |= {
 }
 
 
-def _check_names(file: Path, test_id: str, names: list[str], plain_bases: tuple[str, ...]) -> None:
-    """Refuse an id that no run could report: such a task would score 0 for ever."""
-    if not file.is_file():
-        raise ValueError(f"test {test_id} would lie in {file.name}, which tests/ does not have")
-    try:
-        body = ast.parse(file.read_bytes()).body
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"{file} is not valid Python: {error}") from error
-    where = file.name
-    for name in names[:-1]:
-        found = next((n for n in body if isinstance(n, ast.ClassDef) and n.name == name), None)
-        if found is None:
-            raise ValueError(f"test {test_id} is outside the tests; {where} has no class {name}")
-        # A class may inherit its tests, or make them; only a plain one can be judged by its text.
-        if found.decorator_list or any(ast.unparse(base) not in plain_bases for base in found.bases):
-            return
-        body, where = found.body, name
-    functions = {n.name for n in body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
-    made = any(not isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Expr) for n in body)
-    if names[-1] not in functions and (len(names) > 1 or not made):
-        raise ValueError(f"test {test_id} is outside the tests; {where} has no {names[-1]}")
+class _Modules:
+    """The test files of one task, each parsed once: a task of a large project has thousands of tests in few files."""
+
+    def __init__(self, tests: Path) -> None:
+        self._tests = tests
+        self._bodies: dict[Path, list[ast.stmt]] = {}
+
+    def check(self, path: Path, test_id: str, names: list[str], plain_bases: tuple[str, ...]) -> None:
+        """Refuse an id that no run could report: such a task would score 0 for ever.
+
+        Raises:
+            ValueError: the file at `path`, or a name in it, is not there.
+        """
+        body = self._body(path, test_id)
+        where = path.name
+        for name in names[:-1]:
+            found = next((n for n in body if isinstance(n, ast.ClassDef) and n.name == name), None)
+            if found is None:
+                raise ValueError(f"test {test_id} is outside the tests; {where} has no class {name}")
+            # A class may inherit its tests, or make them; only a plain one can be judged by its text.
+            if found.decorator_list or any(ast.unparse(base) not in plain_bases for base in found.bases):
+                return
+            body, where = found.body, name
+        functions = {n.name for n in body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+        functions |= {a.asname or a.name for n in body if isinstance(n, ast.Import | ast.ImportFrom) for a in n.names}
+        plain = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Expr, ast.Import, ast.ImportFrom)
+        made = "*" in functions or any(not isinstance(n, plain) for n in body)
+        if names[-1] not in functions and (len(names) > 1 or not made):
+            raise ValueError(f"test {test_id} is outside the tests; {where} has no {names[-1]}")
+
+    def _body(self, path: Path, test_id: str) -> list[ast.stmt]:
+        if path not in self._bodies:
+            file = self._tests / path
+            if not file.is_file():
+                raise ValueError(f"test {test_id} would lie in {file.name}, which tests/ does not have")
+            try:
+                self._bodies[path] = ast.parse(file.read_bytes()).body
+            except (SyntaxError, ValueError, RecursionError) as error:
+                raise ValueError(f"{file} is not valid Python: {error}") from error
+        return self._bodies[path]

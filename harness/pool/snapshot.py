@@ -8,12 +8,11 @@ Caches stay behind as well: byte code of a hidden test is the test.
 import asyncio
 import os
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
+from harness.pool.git import GitError, run_git
 from harness.sandbox import Sandbox
+from harness.sandbox.leftovers import scratch
 
 NEVER_SENT = (
     ".git",
@@ -27,10 +26,6 @@ NEVER_SENT = (
     ".tox",
 )
 """Folders, and files, of a snapshot that no sandbox gets: history, and byte code or results of tests that once ran."""
-
-_DATE = "2000-01-01T00:00:00+0000"
-_WHO = "testgrad"
-_MAIL = "testgrad@localhost"
 
 
 class SnapshotError(ValueError):
@@ -47,8 +42,8 @@ async def upload_snapshot(snapshot: Path, sandbox: Sandbox) -> None:
     if not await asyncio.to_thread(_needs_cleaning, snapshot):
         await sandbox.upload(snapshot)
         return
-    with tempfile.TemporaryDirectory(prefix="testgrad-snapshot-") as folder:
-        clean = Path(folder, "repo")
+    with scratch() as folder:
+        clean = folder / "repo"
         await asyncio.to_thread(make_clean_copy, snapshot, clean)
         await sandbox.upload(clean)
 
@@ -109,47 +104,7 @@ def _commit_all(repository: Path) -> None:
 
 
 def _git(repository: Path, *words: str) -> str:
-    """Run git on `repository` with no configuration but what is given here: none of this machine's, none that runs."""
-    options = {
-        "core.hooksPath": os.devnull,
-        "core.logAllRefUpdates": "false",
-        "core.autocrlf": "false",
-        "core.safecrlf": "false",
-        "core.fsmonitor": "false",
-        "commit.gpgSign": "false",
-        "gc.auto": "0",
-    }
-    settings = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
     try:
-        done = subprocess.run(
-            ["git", *settings, "-C", str(repository), *words],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            env=_environment(repository),
-            text=True,
-            errors="replace",
-            timeout=600,
-        )
-    except FileNotFoundError as error:
-        raise SnapshotError("git is not installed here; install it, or remove .git from environment/repo") from error
-    if done.returncode != 0:
-        raise SnapshotError(f"git {words[0]} failed: {done.stderr.strip()[-300:]}")
-    return done.stdout
-
-
-def _environment(repository: Path) -> Mapping[str, str]:
-    return {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": str(repository.parent),
-        "LC_ALL": "C",
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_ATTR_NOSYSTEM": "1",
-        "GIT_CEILING_DIRECTORIES": str(repository.parent),
-        "GIT_AUTHOR_NAME": _WHO,
-        "GIT_AUTHOR_EMAIL": _MAIL,
-        "GIT_AUTHOR_DATE": _DATE,
-        "GIT_COMMITTER_NAME": _WHO,
-        "GIT_COMMITTER_EMAIL": _MAIL,
-        "GIT_COMMITTER_DATE": _DATE,
-    }
+        return run_git(repository, *words).decode("utf-8", "replace")
+    except GitError as error:
+        raise SnapshotError(f"{error}; or remove .git from environment/repo") from error

@@ -7,7 +7,11 @@ environment/repo/         the snapshot; all that the agent gets
 environment/Dockerfile    the same snapshot as an image, for Harbor
 tests/                    the hidden tests (test.sh is Harbor's entry, run by the grading kind `script` only)
 solution/files/           the solved files, copied over the snapshot by solution/solve.sh
+solution/deleted.txt      names of files that the solution deletes, if there are any
 ```
+
+A task whose `[environment]` names a `docker_image` needs what is installed there; the repository's place in it is
+`workdir`. Where `environment/repo` is missing, the snapshot is still in that image and the task is pending.
 """
 
 import logging
@@ -22,7 +26,16 @@ from pydantic import ValidationError
 from harness.pool.kinds import REPORT_KINDS
 from harness.pool.schema import Grading, TaskConfig, unknown_keys
 
-__all__ = ["DEFAULT_AGENT_TIMEOUT", "Grading", "Task", "TaskConfig", "TaskError"]
+__all__ = [
+    "DEFAULT_AGENT_TIMEOUT",
+    "Grading",
+    "Task",
+    "TaskConfig",
+    "TaskEnvironment",
+    "TaskError",
+    "TaskPending",
+    "read_task_config",
+]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +47,23 @@ _NEVER_EDITED = {".git", "__pycache__"}
 
 class TaskError(ValueError):
     """A directory that is no usable task; the message names the file and the mend."""
+
+
+class TaskPending(TaskError):
+    """All is there but the snapshot, which lies in the task's image; `testgrad pool fill` copies it out."""
+
+
+@dataclass(frozen=True)
+class TaskEnvironment:
+    """What a task's code needs around it; None where any sandbox will do.
+
+    `image` is a container image with the dependencies, `workdir` the absolute folder in which the repository is
+    installed there, and `python` the interpreter that has the dependencies.
+    """
+
+    image: str | None = None
+    workdir: str | None = None
+    python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,16 +86,20 @@ class Task:
 
         Raises:
             TaskError: something a trial or its grading needs is missing or contradicts the rest.
+            TaskPending: nothing but the snapshot is missing, and an image has it.
         """
         path = Path(path).resolve()
-        if not path.is_dir():
-            raise TaskError(f"{path}: no such task directory; check the path, or build the pool again")
+        config = read_task_config(path)
         instruction = _read_text(path / "instruction.md", "write there what the agent is asked to do")
         if not instruction.strip():
             raise TaskError(f"{path}/instruction.md is empty; write there what the agent is asked to do")
-        config = _read_config(path / "task.toml")
         grading = _read_grading(path / "task.toml", config)
         snapshot, tests = path / "environment" / "repo", path / "tests"
+        if not snapshot.is_dir() and config.environment.docker_image:
+            raise TaskPending(
+                f"{path}: the snapshot is still in image {config.environment.docker_image}; copy it into "
+                "environment/repo/ with `testgrad pool fill`"
+            )
         if not snapshot.is_dir():
             raise TaskError(f"{path}: no repository snapshot; put the files that the agent gets into environment/repo/")
         try:
@@ -93,6 +127,23 @@ class Task:
         files = self.path / "solution" / "files"
         return files if files.is_dir() else None
 
+    @property
+    def environment(self) -> TaskEnvironment:
+        """The image and the places in it that the task names."""
+        section, python = self.config.environment, self.config.metadata.get("python")
+        return TaskEnvironment(section.docker_image, section.workdir, python if isinstance(python, str) else None)
+
+    def solution_changes(self) -> dict[str, bytes | None] | None:
+        """What the solution changes, by path: the content afterwards, None for a deleted file. None: ships none."""
+        if self.solution is None:
+            return None
+        files = (file for file in self.solution.rglob("*") if file.is_file() and not file.is_symlink())
+        changes: dict[str, bytes | None] = {
+            file.relative_to(self.solution).as_posix(): file.read_bytes() for file in sorted(files)
+        }
+        deleted = self.path / "solution" / "deleted.txt"
+        return changes | dict.fromkeys(deleted.read_text(encoding="utf-8").splitlines() if deleted.is_file() else ())
+
     def editable_files(self) -> list[str]:
         """Sorted paths, relative to the snapshot, of the text files that an agent may change."""
         return sorted(name for name in _regular_files(self.snapshot) if name not in self.grading.visible_tests)
@@ -105,6 +156,17 @@ def _read_text(file: Path, mend: str) -> str:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise TaskError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from error
+
+
+def read_task_config(path: Path) -> TaskConfig:
+    """The `task.toml` of the task directory `path`, checked by itself.
+
+    Raises:
+        TaskError: there is no such directory, or its task.toml is unusable.
+    """
+    if not path.is_dir():
+        raise TaskError(f"{path}: no such task directory; check the path, or build the pool again")
+    return _read_config(path / "task.toml")
 
 
 def _read_config(file: Path) -> TaskConfig:

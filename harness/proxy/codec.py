@@ -1,23 +1,18 @@
 """Between messages and token ids: the only place of the harness that tokenizes or decodes."""
 
+import hashlib
+import json
 import secrets
 from collections.abc import Sequence
-from typing import Any, Protocol, TypedDict
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
-import jinja2
-
+from harness.proxy.conversation import ChatMessage, Tool
 from trainer.rollout import Generation
 
 
 class CodecError(ValueError):
     """Messages that the tokenizer's chat template cannot render, or a tokenizer without a usable one."""
-
-
-class ChatMessage(TypedDict):
-    """One message of a conversation, its text already joined from parts."""
-
-    role: str
-    content: str
 
 
 class Tokenizer(Protocol):
@@ -33,6 +28,13 @@ class Tokenizer(Protocol):
     def encode(self, text: str, **options: Any) -> Any: ...
 
     def decode(self, token_ids: Any, **options: Any) -> Any: ...
+
+
+class AnswerText(NamedTuple):
+    """Text of an answer, and the stop string before which it ends, if one ended it."""
+
+    text: str
+    stop_string: str | None
 
 
 class ChatCodec:
@@ -56,50 +58,64 @@ class ChatCodec:
         special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_ids = frozenset(special | set(tokenizer.all_special_ids))
 
-    def encode_prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def encode_prompt(
+        self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), thinking: bool | None = None
+    ) -> list[int]:
         """Ids of a conversation's first request, up to where the policy's answer begins.
 
         Raises:
-            CodecError: the template refuses these messages.
+            CodecError: the template refuses these messages, or does not show tools to the policy.
         """
-        return self._encode(self._render(messages, generation_prompt=True))
+        if tools and not self.renders_tools:
+            raise CodecError(
+                "the chat template does not show tools to the policy, which could then call none; serve a model whose "
+                "template has them, or use a scaffold that needs none"
+            )
+        return self._encode(self._render(_as_dicts(messages), tools, thinking, generation_prompt=True))
 
     def encode_delta(
-        self, history: Sequence[ChatMessage], new: Sequence[ChatMessage], sampled: Sequence[int]
+        self,
+        answer: ChatMessage,
+        new: Sequence[ChatMessage],
+        sampled: Sequence[int],
+        tools: Sequence[Tool] = (),
+        thinking: bool | None = None,
     ) -> list[int]:
-        """Ids that follow the answer `sampled`, given to `history`, when the conversation goes on with `new`.
+        """Ids that follow the sampled ids of `answer` when the conversation goes on with the messages `new`.
 
         That is what the template puts after an assistant turn, the new messages, and the opening of the next answer.
         An end-of-turn token that the policy sampled itself is not repeated; an answer ended by a stop string or by
-        length gets the whole tail. The text of the answer plays no part: a placeholder stands in for it, so a template
-        that strips thinking or whitespace from older turns changes nothing.
+        length gets the whole tail. Neither the text of the answer nor what came before it plays a part: a placeholder
+        stands in for it, so a template that strips thinking or whitespace from older turns changes nothing, and the
+        cost does not grow with the conversation.
 
         Raises:
             CodecError: the template refuses these messages, or does not print an assistant turn exactly once.
         """
-        placeholder = f"answer{secrets.token_hex(16)}"
-        answered = [*history, ChatMessage(role="assistant", content=placeholder)]
-        tail = _after(placeholder, self._render(answered, generation_prompt=False))
-        delta = _after(placeholder, self._render([*answered, *new], generation_prompt=True))
-        if not delta.startswith(tail):
-            raise CodecError(
-                f"the chat template ends an assistant turn with {tail[:80]!r} when it is the last message, but with "
-                f"{delta[:80]!r} when the conversation goes on; a growing conversation then has no fixed prefix"
-            )
-        ids = self._encode(delta)
-        ended_by_itself = bool(sampled and ids) and sampled[-1] == ids[0] and ids[0] in self._special_ids
+        shown = tools if self._delta_shows_tools else ()
+        try:
+            ids = self._after_calls(answer, new, shown, thinking) if answer.get("tool_calls") else None
+        except CodecError:
+            # Such as one that takes a single call an answer, or no message of the user after a tool's.
+            ids = None
+        if ids is None:
+            ids = self._after_text(answer, new, shown, thinking)
+        ended_by_itself = bool(len(sampled) and ids) and sampled[-1] == ids[0] and ids[0] in self._special_ids
         return ids[1:] if ended_by_itself else ids
 
-    def decode_answer(self, generation: Generation, stop: Sequence[str]) -> str:
-        """Text of an answer as a client of the OpenAI API expects it: no special tokens, cut before a stop string.
+    def decode_answer(self, generation: Generation, stop: Sequence[str]) -> AnswerText:
+        """Text of an answer as a client expects it: no special tokens, cut before a stop string.
 
         The generation itself keeps every id, those of the stop string included.
         """
         text = self.decode(generation.token_ids)
         if generation.finish_reason != "stop":
-            return text
-        cuts = [at for at in (text.find(s) for s in stop) if at >= 0]
-        return text[: min(cuts)] if cuts else text
+            return AnswerText(text, None)
+        cuts = [(at, s) for at, s in ((text.find(s), s) for s in stop if s) if at >= 0]
+        if not cuts:
+            return AnswerText(text, None)
+        at, stop_string = min(cuts, key=lambda cut: cut[0])
+        return AnswerText(text[:at], stop_string)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids` without special tokens."""
@@ -107,12 +123,118 @@ class ChatCodec:
             self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         )
 
-    def _render(self, messages: Sequence[ChatMessage], generation_prompt: bool) -> str:
+    @cached_property
+    def renders_tools(self) -> bool:
+        """Whether the template shows the policy which tools there are."""
+        mark = _mark()
+        return mark in self._render([_QUESTION], [_probe_tool(mark)], None, generation_prompt=True)
+
+    @cached_property
+    def _delta_shows_tools(self) -> bool:
+        # Most templates print tools at the head only. Rendering dozens of schemas anew for each turn is then in vain.
+        mark = _mark()
+        call = {"id": mark[:9], "type": "function", "function": {"name": "probe", "arguments": {"x": mark}}}
+        answered: list[dict[str, Any]] = [
+            {"role": "assistant", "content": mark},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        told = [_QUESTION, {"role": "tool", "content": "done", "tool_call_id": mark[:9], "name": "probe"}]
+        for answer in answered:
+            for message in told:
+                conversation = [_QUESTION, answer, message]
+                without = self._tail_or_none(mark, conversation, ())
+                if without != self._tail_or_none(mark, conversation, [_probe_tool("probe")]):
+                    return True
+        return False
+
+    def _tail_or_none(self, mark: str, conversation: list[dict[str, Any]], tools: Sequence[Tool]) -> str | None:
+        try:
+            return self._render(conversation, tools, None, generation_prompt=True).rpartition(mark)[2]
+        except CodecError:
+            return None
+
+    def _after_text(
+        self, answer: ChatMessage, new: Sequence[ChatMessage], tools: Sequence[Tool], thinking: bool | None
+    ) -> list[int]:
+        """Ids after an answer rendered as text, from its end-of-turn token on."""
+        mark = _mark()
+        tail, after = self._around(mark, {"role": "assistant", "content": mark}, answer, new, tools, thinking)
+        if after.startswith(tail):
+            return self._encode(after)
+        # Some templates end a finished conversation with a further token. The turn itself must end the same.
+        ids, tail_ids = self._encode(after), self._encode(tail)
+        if ids and tail_ids and ids[0] == tail_ids[0] and ids[0] in self._special_ids:
+            return ids
+        raise CodecError(
+            f"the chat template ends an assistant turn with {tail[:80]!r} when it is the last message, but with "
+            f"{after[:80]!r} when the conversation goes on; a growing conversation then has no fixed prefix"
+        )
+
+    def _after_calls(
+        self, answer: ChatMessage, new: Sequence[ChatMessage], tools: Sequence[Tool], thinking: bool | None
+    ) -> list[int]:
+        """The same for an answer rendered with its tool calls, since a template may look back at them.
+
+        The calls' arguments are replaced. What the template prints after the last of them (brackets, closing tags) was
+        sampled by the policy; the end of the turn is found by its special token.
+        """
+        mark = _mark()
+        calls = [
+            {
+                "id": _template_id(call["id"]),
+                "type": "function",
+                "function": {"name": call["name"], "arguments": {"x": mark} if last else {}},
+            }
+            for call, last in _with_last(answer["tool_calls"])
+        ]
+        message = {"role": "assistant", "content": "", "tool_calls": calls}
+        tail, after = self._around(mark, message, answer, new, tools, thinking)
+        ids = self._encode(after)
+        ends = []
+        for i, (token, last) in enumerate(zip(ids, self._encode(tail), strict=False)):
+            if token != last:
+                break
+            if token in self._special_ids:
+                ends.append(i)
+        if not ends:
+            raise CodecError("the chat template ends a turn of tool calls without a special token")
+        return ids[ends[-1] :]
+
+    def _around(
+        self,
+        mark: str,
+        placeholder: dict[str, Any],
+        answer: ChatMessage,
+        new: Sequence[ChatMessage],
+        tools: Sequence[Tool],
+        thinking: bool | None,
+    ) -> tuple[str, str]:
+        """What the template prints after `mark`: when the placeholder comes last, and when `new` follows."""
+        answered = [_QUESTION, placeholder]
+        following = _as_dicts([answer, *new])[1:]
+        tail = _after(mark, self._render(answered, tools, thinking, generation_prompt=False))
+        return tail, _after(mark, self._render([*answered, *following], tools, thinking, generation_prompt=True))
+
+    def _render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        tools: Sequence[Tool],
+        thinking: bool | None,
+        *,
+        generation_prompt: bool,
+    ) -> str:
+        # Templates do not agree on the name of the switch; those that know neither name ignore both.
+        switches = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
         try:
             text = self._tokenizer.apply_chat_template(
-                [dict(m) for m in messages], tokenize=False, add_generation_prompt=generation_prompt
+                list(messages),
+                tools=[{"type": "function", "function": dict(tool)} for tool in tools] or None,
+                tokenize=False,
+                add_generation_prompt=generation_prompt,
+                **switches,
             )
-        except jinja2.TemplateError as error:
+        except Exception as error:
+            # A template is a program, and the messages are its input: it may raise anything.
             raise CodecError(f"the chat template refuses these messages: {error}") from error
         return str(text)
 
@@ -121,10 +243,68 @@ class ChatCodec:
         return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
 
 
-def _after(placeholder: str, text: str) -> str:
-    if text.count(placeholder) != 1:
+_QUESTION: dict[str, Any] = {"role": "user", "content": "?"}
+
+
+def _mark() -> str:
+    # Not to be found in any message, nor to be guessed by one.
+    return f"answer{secrets.token_hex(16)}"
+
+
+def _probe_tool(name: str) -> Tool:
+    return Tool(name=name, description="", parameters={"type": "object", "properties": {}})
+
+
+def _after(mark: str, text: str) -> str:
+    if text.count(mark) != 1:
         raise CodecError(
-            f"the chat template prints an assistant turn {text.count(placeholder)} times instead of once; "
+            f"the chat template prints an assistant turn {text.count(mark)} times instead of once; "
             "such a template cannot carry a conversation of several turns"
         )
-    return text.split(placeholder)[1]
+    return text.split(mark)[1]
+
+
+def _with_last(items: Sequence[Any]) -> list[tuple[Any, bool]]:
+    return [(item, i == len(items) - 1) for i, item in enumerate(items)]
+
+
+def _as_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as chat templates expect them; a tool's message gets the name of the tool from the call it answers."""
+    names: dict[str, str] = {}
+    dicts = []
+    for message in messages:
+        shown: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+        if message.get("reasoning"):
+            shown["reasoning_content"] = message["reasoning"]
+        if calls := message.get("tool_calls"):
+            names.update({call["id"]: call["name"] for call in calls})
+            shown["tool_calls"] = [
+                {
+                    "id": _template_id(call["id"]),
+                    "type": "function",
+                    "function": {"name": call["name"], "arguments": _as_object(call["arguments"])},
+                }
+                for call in calls
+            ]
+        if "tool_call_id" in message:
+            shown["tool_call_id"] = _template_id(message["tool_call_id"])
+            name = message.get("name") or names.get(message["tool_call_id"])
+            shown |= {"name": name} if name else {}
+        dicts.append(shown)
+    return dicts
+
+
+def _as_object(arguments: str) -> Any:
+    """Arguments as templates want them, an object; what is none stays text."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def _template_id(call_id: str) -> str:
+    # Mistral's templates print the id and refuse one that has not exactly nine letters and digits.
+    if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]

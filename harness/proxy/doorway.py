@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -24,7 +25,7 @@ class Doorway:
     sandbox's own directory it is removed by the next sweep should this process die.
     """
 
-    def __init__(self, server: web.Server) -> None:
+    def __init__(self, server: Callable[[], asyncio.BaseProtocol]) -> None:
         self._server = server
         self._base, self._lock = make_base(None)
         try:

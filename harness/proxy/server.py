@@ -1,65 +1,88 @@
-"""The proxy: an OpenAI-shaped endpoint per trial, in front of a policy that speaks token ids."""
+"""The proxy: an endpoint per trial, in the shapes that agents know, in front of a policy that speaks token ids."""
 
 import asyncio
 import hashlib
 import json
 import logging
-import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import BadHttpMessage
 
+from harness.proxy.answering import Answerer, PolicyFailure, stop_generations, unauthorized
+from harness.proxy.budget import ByteBudget
 from harness.proxy.capture import Capture
-from harness.proxy.codec import ChatCodec, CodecError
+from harness.proxy.codec import ChatCodec
 from harness.proxy.doorway import Doorway
-from harness.proxy.request import ChatRequest, RequestError, parse_request
 from harness.proxy.session import Session
-from trainer.rollout import Generation, Policy, Sampling
+from harness.proxy.surfaces.base import SURFACES, Answer, Call, RequestError, Surface
+from harness.proxy.tool_calls import ToolReader
+from trainer.rollout import Policy, ReleasingPolicy, Sampling
 
 MAX_BODY_BYTES = 16 * 2**20
-_CANCEL_GRACE_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 5.0
+"""How long a client that wants a stream hears nothing before it is told that the policy still thinks."""
+
+_BODIES = 2
+"""Bodies of the largest size that one session may have in memory."""
+_REMEMBERED = 4096
+"""Closed sessions whose late requests are still told from guesses."""
 
 _log = logging.getLogger(__name__)
 
 
-class PolicyFailure(RuntimeError):
-    """The serving side broke; nothing the agent did can cause it."""
-
-
 class ProxyServer:
-    """Serves `POST /s/{secret}/v1/chat/completions` and `GET /s/{secret}/v1/models` on a loopback port.
+    """Serves what agents speak, under `/s/{secret}`, on a loopback port.
 
-    It runs on the caller's event loop. Each trial gets a session with a secret of its own; closing the session revokes
-    it at once. An agent on the host uses the port; one in a sandbox has no network and comes in by `open_socket`, where
-    it finds its own session only. `window` is the policy's context length in tokens: prompt and answer together.
+    That is OpenAI's chat completions, responses and models, and Anthropic's messages and count_tokens, streaming or
+    not; an answer is computed whole, and a stream is its replay. It runs on the caller's event loop. Each trial gets a
+    session with a secret of its own; closing the session revokes it at once. An agent on the host uses the port; one in
+    a sandbox has no network and comes in by `open_socket`, where it finds its own session only. `window` is the
+    policy's context length in tokens: prompt and answer together. `tools` reads tool calls and thinking from answers.
 
     How an answer is sampled is the session's business: temperature and top_p of a request are overridden (and
-    counted), `max_tokens` is the least of the request's, the session's and the room left in the window, `stop` strings
-    of both are used. The server reads and handles one request at a time for each session, so that what a session costs
-    in memory is bounded.
+    counted), the limit of tokens is the least of the request's, the session's and the room left in the window, stop
+    strings of both are used. A session's requests are worked on a few at a time, and two bodies of the largest size at
+    most are read, so that what a session costs in memory is bounded.
     """
 
-    def __init__(self, policy: Policy, codec: ChatCodec, window: int, max_body_bytes: int = MAX_BODY_BYTES) -> None:
-        if window < 2:
-            raise ValueError(f"window is {window} tokens; it must hold at least one prompt and one answer token")
+    def __init__(
+        self,
+        policy: Policy,
+        codec: ChatCodec,
+        window: int,
+        *,
+        tools: ToolReader | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
         self.unauthorized = 0
+        """Requests without a session, those of closed ones included."""
+        self.revoked = 0
+        """Those of sessions that were closed."""
+        self._answerer = Answerer(policy, codec, window, tools)
         self._policy = policy
         self._codec = codec
         self._window = window
         self._max_body_bytes = max_body_bytes
         self._sessions: dict[bytes, Session] = {}
+        self._closed: OrderedDict[bytes, weakref.ref[Session]] = OrderedDict()
         self._runner: web.AppRunner | None = None
         self._origin = ""
 
     async def __aenter__(self) -> Self:
-        import harness.proxy.response  # noqa: F401  (slow: paid here, not by the first request)
+        import harness.proxy.surfaces.registry  # noqa: F401  (fills SURFACES; slow: paid here, not by the first request)
 
-        app = web.Application(client_max_size=self._max_body_bytes, middlewares=[_errors_as_json])
-        app.router.add_post("/s/{secret}/v1/chat/completions", self._chat_completions)
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=[_errors_in_shape])
+        for route, surface in SURFACES.items():
+            app.router.add_post(f"/s/{{secret}}{route}", self._handler(surface))
+        app.router.add_post("/s/{secret}/v1/messages/count_tokens", self._count_tokens)
         app.router.add_get("/s/{secret}/v1/models", self._models)
+        for root in ("/s/{secret}", "/s/{secret}/"):
+            app.router.add_head(root, self._head)
         # The access log would write the secrets; cancellation stops generations that nobody waits for any more.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -75,15 +98,29 @@ class ProxyServer:
             await self._runner.cleanup()
             self._runner = None
 
-    def open_session(self, session_id: str, sampling: Sampling) -> Session:
+    def open_session(
+        self, session_id: str, sampling: Sampling, *, max_turns: int | None = None, no_tool_limit: int = 0
+    ) -> Session:
         """A new session; its `base_url` is live until `close_session`.
+
+        After `max_turns` answers, or `no_tool_limit` in a row without a tool call, requests are refused in a way that
+        no client tries again.
 
         Raises:
             RuntimeError: the server is not running.
         """
         if self._runner is None:
             raise RuntimeError("the proxy is not running; open sessions inside `async with ProxyServer(...)`")
-        session = Session(session_id, sampling, Capture(self._codec), self._origin)
+        session = Session(
+            session_id,
+            sampling,
+            Capture(self._codec),
+            self._origin,
+            ByteBudget(_BODIES * self._max_body_bytes),
+            self._window,
+            max_turns=max_turns,
+            no_tool_limit=no_tool_limit,
+        )
         self._sessions[_key(session.secret)] = session
         return session
 
@@ -103,139 +140,188 @@ class ProxyServer:
         return session.doorway.path
 
     async def close_session(self, session: Session) -> None:
-        """Revoke the session's secret, stop its generation and close its socket.
+        """Revoke the session's secret, stop its generations, close its socket, and let the policy forget it.
 
         From here on its capture does not change. Who asks once more by a connection that is still open is told 401, and
         counted in `unauthorized`.
         """
+        if session.closed:
+            return
         session.closed = True
-        self._sessions.pop(_key(session.secret), None)
-        if session.generation is not None:
-            await _cancel(session.generation)
+        key = _key(session.secret)
+        self._sessions.pop(key, None)
+        self._closed[key] = weakref.ref(session)
+        if len(self._closed) > _REMEMBERED:
+            self._closed.popitem(last=False)
+        await stop_generations(list(session.generations))
         doorway, session.doorway = session.doorway, None
         if doorway is not None:
             await doorway.close()
+        if isinstance(self._policy, ReleasingPolicy):
+            self._policy.release(session.session_id)
+
+    async def _head(self, request: web.Request) -> web.Response:
+        self._session_of(request)
+        return web.Response()
 
     async def _models(self, request: web.Request) -> web.Response:
-        from harness.proxy import response
+        from harness.proxy.surfaces.registry import models
 
         self._session_of(request)
-        return web.json_response(response.models())
+        return web.json_response(models(anthropic="anthropic-version" in request.headers))
 
-    async def _chat_completions(self, request: web.Request) -> web.Response:
+    async def _count_tokens(self, request: web.Request) -> web.StreamResponse:
+        from harness.proxy.surfaces.registry import parse_count
+
         session = self._session_of(request)
         session.requests += 1
+        surface = SURFACES["/v1/messages"]
         try:
-            async with session.lock:
-                answer = await self._answer(session, await _read_json(request))
-        except (RequestError, web.HTTPRequestEntityTooLarge):
-            session.rejected += 1
-            raise
-        except PolicyFailure as failure:
-            session.infra_failure = session.infra_failure or str(failure)
-            _log.error("session %s: %s", session.session_id, failure)
-            return _error(502, str(failure), type_="server_error", code="policy_failure")
+            async with session.slots, session.bodies.held(self._size(request)):
+                call = parse_count(await _read_json(request), query=request.query)
+                return web.json_response({"input_tokens": await self._answerer.count_tokens(session, call)})
         except Exception as error:
-            # A fault of the proxy's own: what was captured is not to be trusted.
-            session.infra_failure = session.infra_failure or f"the proxy failed: {type(error).__name__}: {error}"
-            _log.exception("session %s: the proxy failed", session.session_id)
-            return _error(500, session.infra_failure, type_="server_error", code="proxy_failure")
-        return web.json_response(answer)
+            return self._refusal(session, error).response(surface)
 
-    async def _answer(self, session: Session, body: Any) -> dict[str, Any]:
-        from harness.proxy import response
+    def _handler(self, surface: Surface) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            session = self._session_of(request)
+            session.requests += 1
+            stream = _Stream(request, surface)
+            try:
+                async with session.slots, session.bodies.held(self._size(request)):
+                    call = surface.parse(await _read_json(request), query=request.query)
+                    answer = await self._answer(session, call, stream if call.stream else None)
+                    if call.stream:
+                        await stream.send(b"".join(surface.events(call, answer, self._codec)))
+                        return await stream.end()
+                    return web.json_response(surface.complete(call, answer, self._codec))
+            except ConnectionError:
+                # The client hung up while it was written to; the policy's failures have another type.
+                return stream.response
+            except Exception as error:
+                refusal = self._refusal(session, error)
+                if stream.response.prepared:
+                    return await stream.fail(refusal)
+                return refusal.response(surface)
 
-        if session.closed:
-            raise _unauthorized()
-        request = parse_request(body)
+        return handle
+
+    async def _answer(self, session: Session, call: Call, stream: "_Stream | None") -> Answer:
+        """The answer; a client that wants a stream is kept company until it is there."""
+        if stream is None:
+            return await self._answerer.answer(session, call)
+        answering = asyncio.create_task(self._answerer.answer(session, call))
         try:
-            prompt = session.capture.begin_turn(request.chat_messages)
-        except CodecError as error:
-            raise RequestError(f"messages: {error}", code="invalid_value", param="messages") from error
-        try:
-            sampling = self._sampling(session, request, len(prompt))
-            generation = await self._generate(session, prompt, sampling)
-            text = self._codec.decode_answer(generation, sampling.stop)
-            session.capture.end_turn(generation, text)
+            while not (await asyncio.wait({answering}, timeout=KEEP_ALIVE_SECONDS))[0]:
+                await stream.send(stream.surface.keep_alive)
         finally:
-            session.capture.abort_turn()
-        return response.completion(generation, text, len(prompt), codec=self._codec, with_logprobs=request.logprobs)
+            if not answering.done():
+                answering.cancel()
+                await asyncio.gather(answering, return_exceptions=True)
+        return answering.result()
 
-    def _sampling(self, session: Session, request: ChatRequest, prompt_length: int) -> Sampling:
-        own = session.sampling
-        room = self._window - prompt_length
-        if room < 1:
-            session.overlong = True
-            raise RequestError(
-                f"messages: the prompt has {prompt_length} tokens and the context length is {self._window}; "
-                "shorten the conversation",
-                code="context_length_exceeded",
-                param="messages",
+    def _refusal(self, session: Session, error: Exception) -> "_Refusal":
+        """What to tell the client of an error, after counting it."""
+        if isinstance(error, web.HTTPRequestEntityTooLarge):
+            error = RequestError(
+                f"the request body is larger than {self._max_body_bytes} bytes",
+                code="request_entity_too_large",
+                status=413,
             )
-        if request.temperature not in (None, own.temperature) or request.top_p not in (None, own.top_p):
-            session.overrides += 1
-        return Sampling(
-            temperature=own.temperature,
-            top_p=own.top_p,
-            max_tokens=min(request.token_limit or own.max_tokens, own.max_tokens, room),
-            stop=tuple(dict.fromkeys((*own.stop, *request.stop_strings))),
-        )
-
-    async def _generate(self, session: Session, prompt: list[int], sampling: Sampling) -> Generation:
-        """Sample in a task of its own, so that hanging up and revoking can both stop it.
-
-        Raises:
-            PolicyFailure: the policy raised, or its answer cannot be trained on.
-            RequestError: the session was closed meanwhile.
-        """
-        started = time.monotonic()
-        task = asyncio.create_task(self._policy.generate(prompt, sampling, session.session_id))
-        session.generation = task
-        try:
-            await asyncio.wait({task})
-        finally:
-            session.generate_seconds += time.monotonic() - started
-            session.generation = None
-            if not task.done():  # the client hung up
-                session.cancelled += 1
-                await _cancel(task)
-        error = None if task.cancelled() else task.exception()
-        if session.closed:
-            session.cancelled += 1
-            raise _unauthorized()
-        if task.cancelled():
-            raise PolicyFailure("the policy cancelled a generation by itself")
-        if error is not None:
-            raise PolicyFailure(f"the policy failed: {type(error).__name__}: {error}") from error
-        generation = task.result()
-        if not isinstance(generation, Generation) or not generation.token_ids:
-            raise PolicyFailure(f"the policy answered with no Generation, or one without tokens: {generation!r:.200}")
-        if generation.finish_reason == "abort":
-            raise PolicyFailure("the policy aborted a generation that nobody cancelled")
-        return generation
+        if isinstance(error, RequestError):
+            if session.closed:
+                session.revoked_requests += 1
+                self.revoked += 1
+            else:
+                session.rejected += 1
+            return _Refusal(error.status, str(error), error.code, error.param)
+        if isinstance(error, PolicyFailure):
+            session.infra_failure = session.infra_failure or str(error)
+            _log.error("session %s: %s", session.session_id, error)
+            return _Refusal(502, str(error), "policy_failure")
+        # A fault of the proxy's own: what was captured is not to be trusted.
+        session.infra_failure = session.infra_failure or f"the proxy failed: {type(error).__name__}: {error}"
+        _log.error("session %s: the proxy failed", session.session_id, exc_info=error)
+        return _Refusal(500, session.infra_failure, "proxy_failure")
 
     def _session_of(self, request: web.Request) -> Session:
         # Looked up by digest, so that the time it takes tells nothing about the secrets.
-        session = self._sessions.get(_key(request.match_info["secret"]))
+        key = _key(request.match_info["secret"])
+        session = self._sessions.get(key)
         by_socket = isinstance(request.get_extra_info("sockname"), str)
         if session is None or (by_socket and (session.doorway is None or not session.doorway.leads_here(request))):
             self.unauthorized += 1
-            raise _unauthorized()
+            if session is None and key in self._closed:
+                self.revoked += 1
+                if closed := self._closed[key]():
+                    closed.revoked_requests += 1
+            raise unauthorized()
         return session
 
+    def _size(self, request: web.Request) -> int:
+        """Bytes that the request's body may take.
 
-async def _cancel(task: asyncio.Task[Generation]) -> None:
-    """Stop a generation; one that does not listen is left behind, and whatever it brings is thrown away."""
-    task.cancel()
-    await asyncio.wait({task}, timeout=_CANCEL_GRACE_SECONDS)
+        Raises:
+            HTTPRequestEntityTooLarge: it says itself that it is too large.
+        """
+        if request.content_length is None or hdrs.CONTENT_ENCODING in request.headers:
+            return self._max_body_bytes
+        if request.content_length > self._max_body_bytes:
+            raise web.HTTPRequestEntityTooLarge(self._max_body_bytes, request.content_length)
+        return request.content_length
+
+
+class _Refusal(NamedTuple):
+    """An error as it is told to a client."""
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+
+    def response(self, surface: Surface) -> web.Response:
+        body = surface.error(self.status, self.message, self.code, self.param)
+        # Both vendors' clients would ask again after some of these, which is of no use with any.
+        return web.json_response(body, status=self.status, headers={"x-should-retry": "false"})
+
+
+class _Stream:
+    """A response of server-sent events, which begins with the first thing that is sent."""
+
+    def __init__(self, request: web.Request, surface: Surface) -> None:
+        self.surface = surface
+        self.response = web.StreamResponse(
+            headers={hdrs.CONTENT_TYPE: "text/event-stream; charset=utf-8", hdrs.CACHE_CONTROL: "no-cache"}
+        )
+        self._request = request
+
+    async def send(self, frames: bytes) -> None:
+        """Send whole frames.
+
+        Raises:
+            ConnectionError: the client hung up.
+        """
+        if not self.response.prepared:
+            await self.response.prepare(self._request)
+        await self.response.write(frames)
+
+    async def end(self) -> web.StreamResponse:
+        await self.response.write_eof()
+        return self.response
+
+    async def fail(self, refusal: _Refusal) -> web.StreamResponse:
+        """End a stream that has begun with an error."""
+        try:
+            await self.send(self.surface.error_event(*refusal))
+            await self.end()
+        except ConnectionError:
+            pass  # nobody is left to be told
+        return self.response
 
 
 def _key(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
-
-
-def _unauthorized() -> RequestError:
-    return RequestError("unknown or closed session", code="invalid_api_key", status=401)
 
 
 async def _read_json(request: web.Request) -> Any:
@@ -253,19 +339,15 @@ async def _read_json(request: web.Request) -> Any:
 
 
 @web.middleware
-async def _errors_as_json(
+async def _errors_in_shape(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
+    """Errors that no surface's handler has seen, in the shape of the API that the path belongs to."""
     try:
         return await handler(request)
     except RequestError as error:
-        return _error(error.status, str(error), code=error.code, param=error.param)
+        refusal = _Refusal(error.status, str(error), error.code, error.param)
     except web.HTTPException as error:
-        return _error(error.status, error.text or error.reason, code=error.reason.lower().replace(" ", "_"))
-
-
-def _error(
-    status: int, message: str, *, code: str, param: str | None = None, type_: str = "invalid_request_error"
-) -> web.Response:
-    body = {"error": {"message": message, "type": type_, "param": param, "code": code}}
-    return web.json_response(body, status=status)
+        refusal = _Refusal(error.status, error.text or error.reason, error.reason.lower().replace(" ", "_"))
+    anthropic = "/v1/messages" in request.path or "anthropic-version" in request.headers
+    return refusal.response(SURFACES["/v1/messages" if anthropic else "/v1/chat/completions"])

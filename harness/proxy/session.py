@@ -4,12 +4,16 @@ import asyncio
 import secrets
 from dataclasses import dataclass, field
 
+from harness.proxy.budget import ByteBudget
 from harness.proxy.capture import Capture
 from harness.proxy.doorway import Doorway
 from trainer.rollout import Generation, Sampling
 
+MAX_CONCURRENT = 8
+"""Requests of one session that are worked on at a time; further ones wait. Sub-agents ask side by side."""
 
-@dataclass(repr=False)
+
+@dataclass(repr=False, eq=False)
 class Session:
     """A URL that carries a secret, the captured tokens, and counters of what the agent did.
 
@@ -22,10 +26,23 @@ class Session:
     capture: Capture
     origin: str
     """Scheme, host and port where the agent finds the proxy: on the host, or as `Sandbox.connect_proxy` tells."""
+    bodies: ByteBudget
+    """Lent to requests from before their body is read until they are answered."""
+    window: int
+    """The policy's context length in tokens, which agents are told so that they compact in time."""
+    max_turns: int | None = None
+    """Answers after which requests are refused; None for no limit."""
+    no_tool_limit: int = 0
+    """Answers in a row without a tool call, of a conversation that offers tools, after which requests are refused;
+    0 for no limit."""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     closed: bool = False
     overlong: bool = False
     """A request left no room for an answer in the window."""
+    turns_exhausted: bool = False
+    """A request was refused because `max_turns` answers were given."""
+    no_tool_end: bool = False
+    """`no_tool_limit` was reached."""
     infra_failure: str | None = None
     """What broke on the serving side; the trial is then an infra_error."""
     requests: int = 0
@@ -35,29 +52,45 @@ class Session:
     """Requests whose temperature or top_p differed from the session's, which won."""
     cancelled: int = 0
     """Generations stopped because the client hung up or the session was closed."""
+    revoked_requests: int = 0
+    """Requests that came, or were still under way, after the session was closed."""
     generate_seconds: float = 0.0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held from a request's body to its answer: a client's retry must not sample into the same segment meanwhile."""
-    generation: asyncio.Task[Generation] | None = None
-    """The generation in flight."""
+    """Time in the policy, summed over requests."""
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
+    generations: set[asyncio.Task[Generation]] = field(default_factory=set)
+    """The generations in flight."""
     doorway: Doorway | None = None
     """The Unix socket by which a sandbox reaches this session."""
 
     @property
+    def anthropic_base_url(self) -> str:
+        """Base URL for an Anthropic client, which adds /v1 itself."""
+        return f"{self.origin}/s/{self.secret}"
+
+    @property
     def base_url(self) -> str:
         """Base URL for an OpenAI client; ends in /v1."""
-        return f"{self.origin}/s/{self.secret}/v1"
+        return f"{self.anthropic_base_url}/v1"
 
     def __repr__(self) -> str:
         return f"Session({self.session_id!r}, turns={self.capture.num_turns}, closed={self.closed})"
 
     def counters(self) -> dict[str, int]:
         """What the session counted, by name."""
+        counts = self.capture.counts
         return {
             "requests": self.requests,
             "rejected": self.rejected,
             "overrides": self.overrides,
             "cancelled": self.cancelled,
-            "segments": len(self.capture.segments),
+            "revoked_requests": self.revoked_requests,
             "turns": self.capture.num_turns,
+            "segments": len(self.capture.segments),
+            "divergences": counts["divergences"],
+            "reused_prefixes": counts["reused_prefixes"],
+            "reused_tokens": counts["reused_tokens"],
+            "tools_changed": counts["tools_changed"],
+            "duplicate_requests": counts["duplicate_requests"],
+            "unreadable_tool_calls": counts["unreadable_tool_calls"],
+            "no_tool_end": int(self.no_tool_end),
         }

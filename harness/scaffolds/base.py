@@ -1,20 +1,46 @@
 """What every scaffold is: a registered class that works on one task through one sandbox and one session."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from harness.pool.task import Task
 from harness.proxy.session import Session
-from harness.sandbox.base import Sandbox
+from harness.sandbox.base import Sandbox, SandboxConfig
 from trainer.rollout import Outcome
 
 
 class ScaffoldError(ValueError):
-    """A scaffold that is not registered, or registered twice."""
+    """A scaffold that is not registered, or registered twice, or whose settings do not fit it."""
+
+
+class MixedConfig(BaseModel):
+    """Which agents share the tasks. Who works on a task depends on seed, step and task alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: dict[str, float] = Field(default={}, description="share of each scaffold by name, in any unit")
+    seed: int = Field(default=0, description="another seed deals the tasks out anew")
+    settings: dict[str, dict[str, Any]] = Field(
+        default={}, description="settings of single scaffolds by name, in place of those beside `mixed`"
+    )
+    evaluation: str | None = Field(default=None, description="the scaffold that evaluations use; none: mixed as well")
+
+    @model_validator(mode="after")
+    def _weights_are_shares(self) -> Self:
+        for name, weight in self.weights.items():
+            if not (math.isfinite(weight) and weight >= 0):
+                raise ValueError(f"mixed.weights.{name} is {weight}; a share is a finite number of 0 or more")
+        if self.weights and not any(self.weights.values()):
+            raise ValueError("mixed.weights are all 0; give at least one scaffold a share above 0")
+        if unused := sorted(self.settings.keys() - self.weights.keys()):
+            raise ValueError(f"mixed.settings names {', '.join(unused)}, without a weight; add it to mixed.weights")
+        return self
 
 
 class ScaffoldConfig(BaseModel):
@@ -34,6 +60,34 @@ class ScaffoldConfig(BaseModel):
     agent_timeout: float | None = Field(
         default=None, gt=0, description="seconds for the agent, in place of the task's own limit"
     )
+    segments: Literal["longest", "main", "all"] = Field(
+        default="longest",
+        description="what is trained when an agent rewrites its history or asks besides: the segment with most "
+        "sampled tokens, those of the main conversation, or all",
+    )
+    no_tool_limit: int = Field(
+        default=0, ge=0, description="answers in a row without a tool call that end a trial; 0: no limit"
+    )
+    runtimes: Path | None = Field(
+        default=None,
+        description="folder of agents prepared by `testgrad scaffolds install`; none: TESTGRAD_RUNTIMES, or the cache",
+    )
+    args: tuple[str, ...] = Field(default=(), description="further words of the agent's command line")
+    env: dict[str, str] = Field(default={}, description="further environment of the agent")
+    command: tuple[str, ...] = Field(
+        default=(),
+        description="of the scaffold `command`: the program and its words, in which {instruction}, {base_url}, "
+        "{anthropic_base_url}, {model} and {api_key} are filled in; without {instruction} it is given as input",
+    )
+    command_runtime: Path | None = Field(
+        default=None, description="of the scaffold `command`: folder of this machine that it finds at /opt/agent"
+    )
+    mixed: MixedConfig = Field(default=MixedConfig(), description="of the scaffold `mixed`: who gets which tasks")
+
+    @field_validator("runtimes", "command_runtime")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser().absolute()
 
     @model_validator(mode="after")
     def _somebody_reads_the_tests(self) -> Self:
@@ -89,6 +143,50 @@ class Scaffold(ABC):
         self.config = config
         self.transcript = Transcript()
 
+    @classmethod
+    def check(cls, config: ScaffoldConfig) -> None:
+        """Refuse settings that do not fit this scaffold; called when a run's configuration is read.
+
+        Raises:
+            ScaffoldError: a setting is missing or wrong; the message names the mend.
+        """
+        return None
+
+    @classmethod
+    def require(cls, config: ScaffoldConfig) -> None:
+        """Refuse to start a run on a machine that lacks what trials will need, as far as one can see from here.
+
+        Raises:
+            RuntimeMissing: an agent is not prepared; the message names the command that does it.
+        """
+        return None
+
+    @classmethod
+    def calls_tools(cls, config: ScaffoldConfig) -> bool:
+        """Whether the agent offers tools to the policy, whose answers then have to be parsed for calls."""
+        return False
+
+    @classmethod
+    def resolve(cls, config: ScaffoldConfig, *, step: int, task_id: str, named: str | None) -> ScaffoldConfig:
+        """The settings for one task: of another scaffold, if this one stands for several.
+
+        `named` is the scaffold that the pool's index names for the task.
+        """
+        return config
+
+    def sandbox_config(self, config: SandboxConfig) -> SandboxConfig:
+        """`config` as this agent needs it; for its own sandbox only, grading keeps the configured one."""
+        return config
+
+    async def prepare(self, sandbox: Sandbox) -> None:
+        """Make ready what the agent needs in the started `sandbox`; before its first command, and of no policy's doing.
+
+        Raises:
+            RuntimeMissing: the agent is not prepared on this machine.
+            SandboxError: the sandbox cannot show it.
+        """
+        return None
+
     @abstractmethod
     async def run(self, task: Task, sandbox: Sandbox, session: Session) -> ScaffoldResult:
         """Work on `task` in the workspace of `sandbox`, speaking to the policy only through `session.base_url`.
@@ -122,15 +220,29 @@ def register_scaffold(name: str) -> Callable[[type[Scaffold]], type[Scaffold]]:
     return register
 
 
-def create_scaffold(config: ScaffoldConfig) -> Scaffold:
-    """A fresh scaffold for one trial.
+def create_scaffold(config: ScaffoldConfig, *, step: int = 0, task_id: str = "", named: str | None = None) -> Scaffold:
+    """A fresh scaffold for one trial of the task; its `config` holds the settings that count.
+
+    `named` is the scaffold that the pool's index names for the task, which `mixed` heeds.
 
     Raises:
-        ScaffoldError: no scaffold has this name.
+        ScaffoldError: no scaffold has this name, or its settings do not fit it.
     """
-    if config.name not in SCAFFOLDS:
+    config = find_scaffold(config.name).resolve(config, step=step, task_id=task_id, named=named)
+    scaffold = find_scaffold(config.name)
+    scaffold.check(config)
+    return scaffold(config)
+
+
+def find_scaffold(name: str) -> type[Scaffold]:
+    """The scaffold registered as `name`.
+
+    Raises:
+        ScaffoldError: there is none.
+    """
+    if name not in SCAFFOLDS:
         raise ScaffoldError(
-            f"scaffold {config.name!r} is unknown; registered are {', '.join(sorted(SCAFFOLDS))}. "
+            f"scaffold {name!r} is unknown; registered are {', '.join(sorted(SCAFFOLDS))}. "
             "A scaffold of your own is registered by a module named under plugins in the run config"
         )
-    return SCAFFOLDS[config.name](config)
+    return SCAFFOLDS[name]

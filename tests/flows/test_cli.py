@@ -110,3 +110,13 @@ def test_algorithms_of_a_plugin_that_is_not_there(invoke):
 def test_a_config_that_would_train_something_else_than_it_says(invoke, tmp_path):
     config = write_config(tmp_path, "experiment: x\nalgorithm: {policy_loss: gspo, clip_ratio_high: 0.28}\n")
     assert_refused(invoke("train", config), "clip_ratio_high is 0.28, made for token ratios")
+
+
+def test_trials_are_exported(invoke, tmp_path):
+    run = make_run(tmp_path / "root")
+    for session in ("add-1", "add-2"):
+        write_trial(run, "step_000001", make_result(session))
+    result = invoke("trials", "project/experiment", "add-2", "--atif", tmp_path / "out")
+    assert result.exit_code == 0 and "wrote 1 of 1 trials to" in result.output
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["add-2"]
+    assert_refused(invoke("trials", "project/experiment", "mul", "--atif", tmp_path / "out"), "begins with 'mul'")

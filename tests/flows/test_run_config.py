@@ -49,6 +49,13 @@ def test_defaults_need_only_a_name():
         ({"algorithm": {"policy_loss": "dpo"}}, ["algorithm: policy_loss is 'dpo'", "gspo, ", "ppo, "]),
         ({"algorithm": {"loss_agg": "token-mean"}}, ["loss_agg is 'token-mean'", "policy_loss: ppo"]),
         ({"scaffold": {"name": "claude"}}, ["scaffold.name is 'claude'", "edit"]),
+        ({"scaffold": {"name": "cc"}}, ["scaffold.name is 'cc'", "serving.tool_call_parser is unset", "hermes"]),
+        ({"scaffold": {"name": "mixed"}}, ["scaffold.mixed.weights is empty"]),
+        (
+            {"scaffold": {"name": "mixed", "mixed": {"weights": {"edit": 1, "qwen": 1}}}},
+            ["scaffold.name is 'mixed'", "serving.tool_call_parser is unset"],
+        ),
+        ({"scaffold": {"name": "command"}}, ["scaffold.command is empty"]),
         ({"scaffold": {"run_visible_tests": True}}, ["scaffold: run_visible_tests is on", "max_turns to 2"]),
         ({"sandbox": {"backend": "chroot"}}, ["sandbox.backend is 'chroot'", "bubblewrap"]),
         (
@@ -175,6 +182,7 @@ def test_identity_is_what_results_depend_on():
     base = config_with().identity()
     assert config_with(schedule={"total_steps": 7, "save_freq": 1}).identity() == base
     assert config_with(evaluation={"attempts_per_task": 9}).identity() == base
+    assert config_with(fidelity={"threshold": 0.999}).identity() == base
     assert config_with(learner={"lr": 1e-3}).identity() != base
     assert config_with(rollout={"temperature": 0.5}).identity() != base
     assert config_with(data={"seed": 1}).identity() != base
@@ -199,3 +207,9 @@ def test_every_setting_says_what_it_is():
 
 def test_quickstart_yaml_names_only_known_keys():
     assert set(yaml.safe_load(QUICKSTART.read_text())) <= set(RunConfig.model_fields)
+
+
+def test_a_parser_that_does_not_exist_is_refused_before_anything_starts():
+    with pytest.raises(ValueError, match=r"serving\.tool_call_parser.*there is no tool parser 'hermse'"):
+        config_with(serving={"tool_call_parser": "hermse"})
+    assert config_with(serving={"tool_call_parser": "hermes"}).serving.tool_call_parser == "hermes"

@@ -1,14 +1,18 @@
 """What the terminal says of trials: filters, marks, and where the seconds went."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.atif_schema import Trajectory
+from support.captures import busy_capture
 from support.journals import make_result, make_run, make_verdict, write_trial
 
-from flows.trial_view import LESS_PROTECTED, list_trials, show_trial, stage_seconds
-from tasks.journal import Journal
+from flows.export_atif import export_trials
+from flows.trial_view import LESS_PROTECTED, find_trial, find_trials, list_trials, show_trial, stage_seconds
+from tasks.journal import Journal, JournalError, write_json
 from tasks.trial_files import load_trial, store_verdict
 from trainer.rollout import Outcome
 
@@ -65,6 +69,43 @@ def test_less_protected_gradings_are_marked(journal) -> None:
     console = Console(width=200, file=io.StringIO(), record=True)
     show_trial(console, journal, "harbor")
     assert "less protected" in console.export_text()
+
+
+def shown_trial(journal: Journal, session: str) -> str:
+    console = Console(width=120, file=io.StringIO(), record=True)
+    show_trial(console, journal, session)
+    return console.export_text()
+
+
+def test_a_trial_is_told_segment_by_segment(tmp_path) -> None:
+    run = make_run(tmp_path)
+    result = make_result("busy", segments=busy_capture().segments)
+    result.transcript.note("agent_ended", exit_code=1, stdout="[red]no markup[/red]")
+    write_trial(run, "step_000001", result)
+    text = shown_trial(run.journal, "busy")
+    assert "segment 2, sub:2, 3 sampled tokens, not trained" in text
+    assert "segment 3, main, 2 sampled tokens, goes on from turn 2 of segment 0" in text
+    assert "look first" in text and 'bash {"command": "ls"}' in text and "solution.py" in text
+    assert "turn 1, 5 + 2 tokens, 0.0 s" in text
+    assert 'agent_ended exit_code 1, stdout "[red]no markup[/red]"' in text
+
+
+def test_a_trial_that_never_asked_shows_what_the_scaffold_said(tmp_path) -> None:
+    run = make_run(tmp_path)
+    write_trial(run, "step_000001", make_result("mute", turns=None))
+    assert "mend it" in shown_trial(run.journal, "mute")
+
+
+def test_export(journal, tmp_path) -> None:
+    write_json(journal.root / "config.json", {"config": {"model": {"path": "some/model"}}})
+    written = export_trials(journal, find_trials(journal, None, None), tmp_path / "out")
+    assert sorted(path.name for path in written) == ["forger", "harbor", "late", "sound"], "lost has no answers"
+    document = json.loads((tmp_path / "out" / "sound" / "trajectory.json").read_text())
+    Trajectory.model_validate(document)
+    assert document["agent"] == {"name": "edit", "version": "unknown", "model_name": "some/model"}
+    assert document["final_metrics"]["extra"] == {"reward": 1.0}
+    with pytest.raises(JournalError, match=r"no trial .* begins with 'x'"):
+        find_trial(journal, "x")
 
 
 def test_seconds_are_told_by_stage(journal) -> None:

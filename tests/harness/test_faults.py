@@ -188,13 +188,13 @@ async def test_a_fault_is_an_infra_error_once_and_mended_by_a_fresh_sandbox(brok
         assert once.patch.files == {"solution.py": FIXED.encode()}
         return
     assert once.outcome is Outcome.INFRA_ERROR and fault.operation in once.error
-    assert once.rollout is None and once.patch is None
+    assert once.rollouts == [] and once.patch is None
     if fault.kind == "hangs":
         return  # once is enough to wait for; the trial goes on as after any other fault
     retried = await try_often(broken(Faults.at(fault)), task_path)
     assert retried.outcome is Outcome.COMPLETED and retried.spec.attempt == 2
     assert retried.patch.files == {"solution.py": FIXED.encode()}
-    assert retried.rollout.session_id == retried.spec.session_id != "add-00000000"
+    assert retried.rollouts[0].session_id == retried.spec.session_id != "add-00000000"
     assert retried.timings["retries"] > 0
     await leaks.none()
 
@@ -226,7 +226,7 @@ async def test_a_machine_that_stays_broken_is_an_infra_error_that_is_left_out(br
     leaks = Leaks(root)
     config = broken(Faults(lambda trial, n: Fault("upload", "full")))
     result = await try_often(config, task_path)
-    assert result.outcome is Outcome.INFRA_ERROR and result.spec.attempt == 3 and result.rollout is None
+    assert result.outcome is Outcome.INFRA_ERROR and result.spec.attempt == 3 and result.rollouts == []
     assert (await judge(config, task_path, Patch())).status is Status.INFRA_ERROR
     await leaks.none()
 
@@ -258,9 +258,9 @@ async def test_who_breaks_each_sandbox_gets_no_way_out(broken, tmp_path, monkeyp
     if machine_is_sound:
         assert result.outcome is Outcome.COMPLETED
         assert result.patch.files == {} and result.patch.rejected
-        assert result.rollout.session_id == result.spec.session_id
+        assert result.rollouts[0].session_id == result.spec.session_id
     else:
-        assert (result.outcome, result.rollout, result.patch) == (Outcome.INFRA_ERROR, None, None)
+        assert (result.outcome, result.rollouts, result.patch) == (Outcome.INFRA_ERROR, [], None)
 
 
 async def test_one_attempt_is_no_proof_against_the_policy(broken, tmp_path) -> None:
@@ -324,6 +324,8 @@ async def test_words_of_the_policy_that_are_no_command_are_its_own_doing(broken,
     commands: list[Any] = [["x" * (200 << 10)], ["a\0b"], [], [1], ["\ud800"], ["true", *["y" * 1000] * 2000]]
 
     async def odd(self: Scaffold, task: Task, sandbox: Any, session: Any) -> ScaffoldResult:
+        async with ChatClient(session) as policy:
+            await policy.complete([{"role": "user", "content": "what to do?"}])
         await sandbox.exec(commands.pop(), timeout=5)
         return self.result(Outcome.COMPLETED)
 
@@ -337,6 +339,7 @@ async def test_words_of_the_policy_that_are_no_command_are_its_own_doing(broken,
 async def test_a_refused_request_that_ends_the_agent_is_its_own_doing(broken, tmp_path, monkeypatch) -> None:
     async def odd(self: Scaffold, task: Task, sandbox: Any, session: Any) -> ScaffoldResult:
         async with ChatClient(session) as policy:
+            await policy.complete([{"role": "user", "content": "what to do?"}])
             await policy.complete([])
         return self.result(Outcome.COMPLETED)
 
@@ -444,7 +447,7 @@ async def test_trials_on_a_machine_that_breaks_a_fifth_of_them(broken, root, tmp
     for n, (result, verdict) in enumerate(await all_of(TRIALS, broken(faults))):
         expected, expected_verdict = sound[n % len(kinds)]
         assert (result.outcome, result.patch.files) == (expected.outcome, expected.patch.files)
-        assert list(result.rollout.token_ids) == list(expected.rollout.token_ids)
+        assert list(result.rollouts[0].token_ids) == list(expected.rollouts[0].token_ids)
         assert (verdict.status, verdict.reward, verdict.tests) == (
             expected_verdict.status, expected_verdict.reward, expected_verdict.tests
         )  # fmt: skip

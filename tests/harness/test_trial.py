@@ -19,6 +19,7 @@ from harness.proxy.server import ProxyServer
 from harness.sandbox.base import SandboxConfig, SandboxError, SandboxUnavailable, create_sandbox, require_isolation
 from harness.sandbox.owner import current_owner, owned_by
 from harness.scaffolds.base import SCAFFOLDS, Scaffold, ScaffoldConfig
+from harness.trajectory import trajectory_of
 from harness.trial import TrialSpec, new_session_id, run_trial, run_trial_with_retries
 from trainer.rollout import Outcome, Sampling
 
@@ -74,6 +75,13 @@ def spec_for(task_path, **changes):
     return TrialSpec(**fields | {"sampling": Sampling(max_tokens=300)} | changes)
 
 
+async def ask(session, *messages, **options):
+    """Have the policy answer a user who says hello, after these messages."""
+    body = {"messages": [*messages, {"role": "user", "content": "hello"}]} | options
+    async with httpx.AsyncClient(trust_env=False) as http:
+        assert (await http.post(f"{session.base_url}/chat/completions", json=body)).status_code == 200
+
+
 def assert_clean(config, proxy):
     """No workspace and no live session is left."""
     assert list(config.root.rglob("solution.py")) == []
@@ -87,7 +95,7 @@ async def test_a_trial_leaves_a_rollout_a_patch_and_a_record(config, task_path):
         assert_clean(config, proxy)
     assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
     assert result.patch.files == {"solution.py": FIXED.encode()}
-    rollout = result.rollout
+    (rollout,) = result.rollouts
     assert (rollout.session_id, rollout.group_id, rollout.task_id, rollout.step) == ("add-0000abcd", "g7", "add", 3)
     assert rollout.outcome is Outcome.COMPLETED
     assert tokenizer().decode(rollout.token_ids[rollout.prompt_length :]) == RIGHT
@@ -115,7 +123,7 @@ async def test_the_agents_time_is_limited_and_what_it_did_so_far_counts(config, 
         result = await run_trial(spec_for(task_path), proxy, config, scaffold)
         assert_clean(config, proxy)
     assert (result.outcome, result.error) == (Outcome.AGENT_TIMEOUT, None)
-    assert result.rollout.outcome is Outcome.AGENT_TIMEOUT and result.rollout.response_length == 3
+    assert result.rollouts[0].outcome is Outcome.AGENT_TIMEOUT and result.rollouts[0].response_length == 3
     assert result.patch.files == {"solution.py": b"X = 1\n"}
     assert result.transcript.messages[-1]["content"] == "so far"
 
@@ -126,7 +134,7 @@ async def test_a_timeout_during_a_generation_stops_it(config, task_path):
         result = await run_trial(spec_for(task_path), proxy, config, ScaffoldConfig(agent_timeout=1.0))
         assert policy.running == 0
     assert result.outcome is Outcome.AGENT_TIMEOUT
-    assert result.rollout is None and result.patch.files == {}
+    assert result.rollouts == [] and result.patch.files == {}
 
 
 async def test_the_tasks_own_limit_holds_when_the_config_sets_none(config, tmp_path):
@@ -141,7 +149,7 @@ async def test_a_prompt_beyond_the_window_is_overlong_without_a_rollout(config, 
     server, _ = proxy_for(RIGHT)
     async with server as proxy:
         result = await run_trial(spec_for(task_path), proxy, config, EDIT)
-    assert (result.outcome, result.rollout, result.error) == (Outcome.OVERLONG, None, None)
+    assert (result.outcome, result.rollouts, result.error) == (Outcome.OVERLONG, [], None)
     assert result.patch.files == {}
 
 
@@ -152,7 +160,7 @@ async def test_a_failing_policy_is_an_infra_error_with_its_text(config, task_pat
         assert_clean(config, proxy)
     assert result.outcome is Outcome.INFRA_ERROR
     assert "engine is dead" in result.error
-    assert result.rollout is None and result.patch is None
+    assert result.rollouts == [] and result.patch is None
     assert result.to_json()["outcome"] == "infra_error"
 
 
@@ -172,6 +180,7 @@ async def test_an_agent_that_swallows_a_policy_failure_is_an_infra_error_all_the
 
 async def test_an_agent_that_crashes_is_graded_as_it_stands(config, task_path, scaffolds):
     async def run(self, task, sandbox, session):
+        await ask(session)
         await sandbox.write_file("solution.py", b"X = 1\n")
         raise KeyError("the policy said something odd")
 
@@ -185,12 +194,115 @@ async def test_an_agent_that_crashes_is_graded_as_it_stands(config, task_path, s
 
 async def test_a_timeout_error_of_the_agents_own_is_no_agent_timeout(config, task_path, scaffolds):
     async def run(self, task, sandbox, session):
+        await ask(session)
         raise TimeoutError("own")
 
     server, _ = proxy_for("hi")
     async with server as proxy:
         result = await run_trial(spec_for(task_path), proxy, config, scaffolds(run))
     assert result.outcome is Outcome.COMPLETED and "own" in result.error
+
+
+async def test_an_agent_that_fails_before_the_policy_spoke_is_an_infra_error(config, task_path, scaffolds):
+    """Nothing that the policy did can have caused it: an agent that is not installed, say."""
+
+    async def run(self, task, sandbox, session):
+        raise FileNotFoundError("no such agent")
+
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, scaffolds(run))
+    assert (result.outcome, result.error) == (Outcome.INFRA_ERROR, "FileNotFoundError: no such agent")
+
+
+@pytest.mark.parametrize(
+    ("told", "overlong", "exhausted", "outcome"),
+    [
+        (Outcome.COMPLETED, False, False, Outcome.COMPLETED),
+        (Outcome.COMPLETED, False, True, Outcome.MAX_TURNS),
+        (Outcome.COMPLETED, True, True, Outcome.OVERLONG),
+        (Outcome.MAX_TURNS, True, False, Outcome.OVERLONG),
+        (Outcome.MAX_TURNS, False, False, Outcome.MAX_TURNS),
+        (None, True, True, Outcome.AGENT_TIMEOUT),
+    ],
+)
+async def test_the_session_knows_better_how_a_trial_ended(
+    config, task_path, scaffolds, told, overlong, exhausted, outcome
+):
+    async def run(self, task, sandbox, session):
+        await ask(session)
+        session.overlong, session.turns_exhausted = overlong, exhausted
+        if told is None:
+            await asyncio.sleep(600)
+        return self.result(told)
+
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        scaffold = scaffolds(run).model_copy(update={"agent_timeout": 2.0 if told is None else None})
+        result = await run_trial(spec_for(task_path), proxy, config, scaffold)
+    assert (result.outcome, result.rollouts[0].outcome) == (outcome, outcome)
+
+
+@pytest.mark.parametrize(("segments", "trained"), [("longest", [0]), ("main", [0]), ("all", [0, 1])])
+async def test_what_is_trained_of_a_trial_is_the_configs_choice(config, task_path, scaffolds, segments, trained):
+    async def run(self, task, sandbox, session):
+        await ask(session)
+        await ask(session, {"role": "system", "content": "make up a title"}, max_tokens=1)
+        return self.result(Outcome.COMPLETED)
+
+    server, _ = proxy_for("hi there")
+    async with server as proxy:
+        scaffold = scaffolds(run).model_copy(update={"segments": segments})
+        result = await run_trial(spec_for(task_path), proxy, config, scaffold)
+    assert [rollout.segment for rollout in result.rollouts] == trained
+    assert [rollout.num_segments for rollout in result.rollouts] == [2] * len(trained)
+    assert (result.turns, result.response_length) == (2, 9 + 1)
+    record = result.to_json()
+    assert (record["num_segments"], record["trained_segments"], record["turns"]) == (2, len(trained), 2)
+    told = trajectory_of(result)
+    assert [segment["trained"] for segment in told["segments"]] == [index in trained for index in (0, 1)]
+    assert told["scaffold"] == "test" and told["counters"]["segments"] == 2
+
+
+async def test_limits_of_an_agent_inside_are_the_sessions(config, task_path, monkeypatch):
+    """An agent on the host counts its turns itself."""
+    limits = []
+
+    async def run(self, task, sandbox, session):
+        limits.append((session.max_turns, session.no_tool_limit))
+        await ask(session)
+        return self.result(Outcome.COMPLETED)
+
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        for inside in (True, False):
+            scaffold = type("Test", (Scaffold,), {"run": run, "runs_inside": inside})
+            monkeypatch.setitem(SCAFFOLDS, "test", scaffold)
+            config_of_it = ScaffoldConfig(name="test", max_turns=7, no_tool_limit=3)
+            await run_trial(spec_for(task_path), proxy, config, config_of_it)
+    assert limits == [(7, 3), (None, 0)]
+
+
+async def test_a_process_that_outlives_its_session_is_counted(config, task_path, scaffolds, monkeypatch):
+    urls = []
+
+    async def run(self, task, sandbox, session):
+        await ask(session)
+        urls.append(session.base_url)
+        return self.result(Outcome.COMPLETED)
+
+    async def take_patch(*args):
+        async with httpx.AsyncClient(trust_env=False) as http:
+            await http.post(f"{urls[0]}/chat/completions", json={"messages": [{"role": "user", "content": "more"}]})
+        return await real(*args)
+
+    real = trial_module.take_patch
+    monkeypatch.setattr(trial_module, "take_patch", take_patch)
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        result = await run_trial(spec_for(task_path), proxy, config, scaffolds(run))
+    assert result.counters["revoked_requests"] == 1
+    assert (result.counters["turns"], result.turns) == (1, 1)
 
 
 async def test_the_session_is_revoked_before_the_patch_is_taken(config, task_path, scaffolds, monkeypatch):
@@ -243,7 +355,7 @@ async def test_a_sandbox_that_breaks_at_any_stage_is_an_infra_error_and_is_stopp
         result = await run_trial(spec_for(task_path), proxy, config, EDIT)
         assert_clean(config, proxy)
     assert result.outcome is Outcome.INFRA_ERROR and f"{stage} broke" in result.error
-    assert result.rollout is None and len(stopped) == 1
+    assert result.rollouts == [] and len(stopped) == 1
 
 
 async def test_a_cancelled_trial_stops_its_generation_its_session_and_its_sandbox(config, task_path):
@@ -264,7 +376,7 @@ async def test_an_infra_error_is_tried_again_with_a_new_session(config, task_pat
     async with server as proxy:
         result = await run_trial_with_retries(spec_for(task_path), proxy, config, EDIT, budgets=QUICK, attempts=3)
     assert result.outcome is Outcome.COMPLETED and result.spec.attempt == 3
-    assert result.rollout.session_id == result.spec.session_id == policy.calls[2].session_id
+    assert result.rollouts[0].session_id == result.spec.session_id == policy.calls[2].session_id
     assert len({call.session_id for call in policy.calls}) == 3
 
 
@@ -293,7 +405,7 @@ async def test_an_agent_that_runs_inside_reaches_its_session_and_is_cut_off_at_t
         assert_clean(config, proxy)
     assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
     assert result.patch.files == {"solution.py": b"# hi"}
-    assert result.rollout.response_length == 3
+    assert result.rollouts[0].response_length == 3
     assert urls[0].startswith("http://127.0.0.1:")
 
 
@@ -343,8 +455,8 @@ async def test_trials_run_side_by_side_with_their_own_tokens(config, task_path):
         results = await asyncio.gather(*(run_trial(spec, proxy, config, EDIT) for spec in specs))
         assert_clean(config, proxy)
     for spec, result in zip(specs, results, strict=True):
-        assert result.rollout.session_id == spec.session_id
-        assert spec.session_id in tokenizer().decode(result.rollout.token_ids)
+        assert result.rollouts[0].session_id == spec.session_id
+        assert spec.session_id in tokenizer().decode(result.rollouts[0].token_ids)
         assert result.patch.files == {"solution.py": f"# {spec.session_id}\n".encode()}
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -57,6 +58,7 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
     assert trials.items() <= _trials(journal).items()
     lines = (journal.root / "logs" / "run.log").read_text().splitlines()
     assert [line.split(" ")[0] for line in lines] == ["step:1", "step:2", "step:3"]
+    _assert_traces(root, {"1": 4, "2": 4, "3": 4})
     assert not leftover_processes() and not leftover_files() and shared_memory() <= before
 
 
@@ -80,6 +82,20 @@ def _assert_mlflow_shows_the_run(root: Path) -> None:
     assert run.data.params["learner.lr"] == "0.001"
     history = client.get_metric_history(run.info.run_id, "critic/score/mean")
     assert [point.step for point in history] == [1, 2]
+    _assert_traces(root, {"1": 4, "2": 4})
+
+
+def _assert_traces(root: Path, wanted: dict[str, int]) -> None:
+    """So many trials of each step can be looked at, each with its answers and its reward."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{root}/mlflow.db")
+    experiment = client.get_experiment_by_name("test")
+    traces = client.search_traces(locations=[experiment.experiment_id], filter_string="tag.`testgrad.task` != 'none'")
+    assert Counter(trace.info.tags["testgrad.step"] for trace in traces) == wanted
+    for trace in traces:
+        assert [feedback.name for feedback in trace.info.assessments] == ["reward"]
+        assert {span.span_type for span in trace.data.spans} == {"AGENT", "CHAT_MODEL"}
 
 
 def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_config: Path, root: Path) -> None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from support.rollouts import make_rollout
+from support.captures import make_capture
 
 from harness.patch import Patch
+from harness.proxy.capture import Select
 from harness.scaffolds.base import Transcript
 from harness.trial import TrialResult, TrialSpec
 from harness.verifier.verdict import Status, Verdict
@@ -31,20 +32,28 @@ def make_result(
     group_id: str = "step_000001/fix-add",
     outcome: Outcome = Outcome.COMPLETED,
     turns: tuple[tuple[int, ...], ...] | None = ((4, 5),),
+    more_segments: tuple[tuple[tuple[int, ...], ...], ...] = (),
+    between: tuple[int, ...] = (7,),
+    select: Select = "longest",
     **changes: Any,
 ) -> TrialResult:
-    """A trial that ended with `outcome` after these sampled turns; None for a policy that never spoke."""
+    """A trial that ended with `outcome` after these sampled turns; None for a policy that never spoke.
+
+    `more_segments` are the turns of further segments, `between` the tokens that the environment put between turns. An
+    infra_error has sampled nothing.
+    """
     failed = outcome is Outcome.INFRA_ERROR
+    capture = make_capture([turns, *more_segments] if turns is not None and not failed else [], between)
     transcript = Transcript()
     transcript.say("user", "mend it")
     for _ in turns or ():
         transcript.say("assistant", "so")
     spec = TrialSpec(session_id, group_id, "fix-add", Path("/pool/fix-add"), 1, Sampling())
-    rollout = None
-    if turns is not None and not failed:
-        rollout = make_rollout(session_id, group_id, turns=turns, outcome=outcome)
+    ids = {"session_id": session_id, "task_id": spec.task_id, "group_id": group_id, "step": spec.step}
     fields: dict[str, Any] = {
-        "rollout": rollout,
+        "rollouts": capture.rollouts(select, outcome=outcome, **ids),
+        "segments": capture.segments,
+        "scaffold": "edit",
         "patch": None if failed else Patch({"solution.py": b"fixed\n"}, (("tests/test_x.py", "a test"),), "+fixed\n"),
         "transcript": transcript,
         "error": "SandboxError: gone" if failed else None,

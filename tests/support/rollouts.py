@@ -56,6 +56,7 @@ def make_sample(rollout: Rollout, index: int = 0, advantage: float = 1.0) -> Tra
     sampled = [i for i, m in enumerate(rollout.loss_mask) if m]
     return TrainSample(
         index=index,
+        session_id=rollout.session_id,
         group_id=rollout.group_id,
         token_ids=rollout.token_ids,
         loss_mask=rollout.loss_mask,

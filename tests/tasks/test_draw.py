@@ -3,46 +3,17 @@
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pool.index import PoolError, TaskPointer
-from tasks.draw import as_groups, draw, draw_refill, groups_path, groups_table, read_draws, read_groups, spread
+from harness.pool.index import TaskPointer
+from tasks.draw import as_groups, draw_refill, groups_path, groups_table, read_draws, read_groups, spread
 
 POOL = [TaskPointer(f"task-{i}", Path(f"/pool/task-{i}"), extra={"function": f"f{i // 2}"}) for i in range(23)]
 
 
 def ids(tasks):
     return [task.instance_id for task in tasks]
-
-
-def test_a_step_draws_the_same_tasks_again():
-    assert ids(draw(POOL, 5, 7, seed=3)) == ids(draw(POOL, 5, 7, seed=3))
-
-
-def test_another_seed_or_step_draws_others():
-    assert ids(draw(POOL, 5, 1, seed=0)) != ids(draw(POOL, 5, 1, seed=1))
-    assert ids(draw(POOL, 5, 1, seed=0)) != ids(draw(POOL, 5, 2, seed=0))
-
-
-@given(count=st.integers(1, 23), epoch=st.integers(0, 3), seed=st.integers(0, 5))
-def test_no_task_comes_twice_in_an_epoch(count, epoch, seed):
-    steps = len(POOL) // count
-    drawn = [t for s in range(steps) for t in ids(draw(POOL, count, epoch * steps + s + 1, seed))]
-    assert len(drawn) == len(set(drawn)) == steps * count
-
-
-def test_epochs_are_shuffled_apart():
-    assert ids(draw(POOL, 23, 1, 0)) != ids(draw(POOL, 23, 2, 0))
-    assert sorted(ids(draw(POOL, 23, 1, 0))) == sorted(ids(draw(POOL, 23, 2, 0)))
-
-
-def test_too_few_tasks():
-    with pytest.raises(
-        PoolError, match=r"rollout.tasks_per_step is 24, but the training pool holds 23 tasks; lower it"
-    ):
-        draw(POOL, 24, 1, 0)
 
 
 @given(st.integers(1, 40), st.integers(1, 40))

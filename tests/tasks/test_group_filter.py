@@ -20,7 +20,8 @@ NUMBERS = itertools.count()
 
 def stored(group, outcome=Outcome.COMPLETED, status=Status.PASSED, tokens=2):
     """A trial as the journal tells of it, without its files."""
-    record = make_result(f"s-{next(NUMBERS)}", group, outcome=outcome).to_json() | {"response_length": tokens}
+    record = make_result(f"s-{next(NUMBERS)}", group, outcome=outcome).to_json()
+    record |= {"response_length": tokens, "trained_segments": min(tokens, 1)}
     return StoredTrial(None, record, None if status is None else make_verdict(status))
 
 

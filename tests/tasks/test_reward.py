@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from support.journals import make_result, make_run, write_trial
-from support.rollouts import make_rollout
 
 from harness.verifier.verdict import Status
 from tasks.reward import Reward, RewardConfig, RewardError, RewardInput, overlong_penalty, reward_trials, shape
@@ -78,7 +77,7 @@ def test_only_sampled_tokens_are_counted(tmp_path, function):
     seen = []
     config = function(lambda t: seen.append(t) or 0.5, overlong_buffer=4, overlong_length=4)
     run = make_run(tmp_path)
-    result = make_result("s", rollout=make_rollout("s", turns=((4, 5), (6, 7)), between=(8,) * 100))
+    result = make_result("s", turns=((4, 5), (6, 7)), between=(8,) * 100)
     assert reward_trials(run, LABEL, [write_trial(run, LABEL, result)], config)["s"].reward == pytest.approx(-0.5)
     assert seen[0].response_length == 4
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -13,13 +14,13 @@ from harness.budgets import BudgetConfig
 from harness.pool.index import TaskPointer
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
-from harness.trial import TrialResult
 from tasks import run_trials as module
 from tasks.draw import as_groups, groups_path, groups_table
 from tasks.journal import write_table
 from tasks.run_trials import greedily, missing_trials, run_trials
 from tasks.trial_files import load_trial
 from trainer.rollout import Outcome, Sampling
+from trainer.serving.config import ServingConfig
 
 LABEL = "step_000001"
 SAMPLING = Sampling(0.7, 1.0, 64)
@@ -33,23 +34,20 @@ def launched(monkeypatch):
     async def run_trial(spec, *args, attempts):
         specs.append(spec)
         result = make_result(spec.session_id, spec.group_id)
-        return TrialResult(spec, Outcome.COMPLETED, result.rollout, result.patch, result.transcript)
+        return replace(result, spec=spec)
 
     @asynccontextmanager
-    async def proxy(*args):
+    async def proxy(*args, **options):
         yield None
 
     class Pool:
         attach = classmethod(lambda cls, name: cls())
 
-        def release(self, session_id):
-            pass
-
     for name, value in {
         "run_trial_with_retries": run_trial,
         "ProxyServer": proxy,
         "ReplicaPool": Pool,
-        "_codec": lambda model: None,
+        "_voices": lambda *names: (None, None),
         "require_isolation": lambda sandbox: None,
         "reaping": proxy,
     }.items():
@@ -61,21 +59,32 @@ def launched(monkeypatch):
 def run(tmp_path):
     run = make_run(tmp_path)
     for refill, names in enumerate(("ab", "c")):
-        groups = as_groups([TaskPointer(n, tmp_path / n) for n in names], LABEL, 3, greedy=True)
+        groups = as_groups(
+            [TaskPointer(n, tmp_path / n, extra={"scaffold": {"a": "cc"}.get(n)}) for n in names], LABEL, 3, greedy=True
+        )
         write_table(groups_path(run.journal.stage_dir(LABEL), refill), groups_table(groups))
     return run
 
 
-async def run_draw(run, refill=0):
+async def run_draw(run, refill=0, serving=ServingConfig()):  # noqa: B008  (frozen)
     class Sandbox:
         root = run.root
 
-    return await run_trials.fn(run, LABEL, 1, run.root, 100, SAMPLING, Sandbox(), None, BudgetConfig(), 4, 1, refill)
+    return await run_trials.fn(
+        run, LABEL, 1, run.root, serving, SAMPLING, Sandbox(), None, BudgetConfig(), 4, 1, refill
+    )  # fmt: skip
+
+
+async def test_one_setting_of_parsers(run, launched, monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "_voices", lambda model, *parsers: asked.append(parsers) or (None, None))
+    await run_draw(run, serving=ServingConfig(tool_call_parser="hermes", reasoning_parser="qwen3"))
+    assert asked == [("hermes", "qwen3")]
 
 
 async def test_a_draw_runs_its_own_trials_once(run, launched):
     assert (await run_draw(run))["outcomes"]["completed"] == 8
-    assert {spec.task_id for spec in launched} == {"a", "b"} and len(launched) == 8
+    assert {(spec.task_id, spec.scaffold) for spec in launched} == {("a", "cc"), ("b", None)} and len(launched) == 8
     assert (await run_draw(run, 1))["outcomes"]["completed"] == 4
     assert [spec.task_id for spec in launched[8:]] == ["c"] * 4
     for refill in (0, 1):
@@ -120,7 +129,6 @@ async def test_the_proxy_captures_a_greedy_rollout():
         assert answer.status_code == 200, answer.text
     (call,) = policy.calls
     assert (call.sampling.temperature, call.sampling.top_p, call.sampling.max_tokens) == (0.0, 1.0, 20)
-    rollout = session.capture.rollout(
-        session_id="s", task_id="a", group_id="a#greedy", step=1, outcome=Outcome.COMPLETED
-    )
-    assert rollout is not None and rollout.response_length == sum(rollout.loss_mask) > 0
+    ids = {"session_id": "s", "task_id": "a", "group_id": "a#greedy", "step": 1}
+    (rollout,) = session.capture.rollouts("longest", outcome=Outcome.COMPLETED, **ids)
+    assert rollout.response_length == sum(rollout.loss_mask) > 0

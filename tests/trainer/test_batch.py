@@ -1,6 +1,7 @@
 """The batch file: the same rows in the same order however trials ended, and checked when it is read."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ from trainer.batch import (
     read_train_batch,
     sampled,
     sampled_lengths,
+    sum_by_trial,
+    trials_of,
     with_advantages,
 )
 from trainer.rollout import RolloutError
@@ -65,9 +68,46 @@ def test_a_row_without_parts_and_baseline():
     assert stored["named_rewards"] == [] and stored["greedy_baseline"] is None
 
 
-def test_a_session_appears_once():
-    with pytest.raises(RolloutError, match="twice"):
+def segment_of(row, segment, **changes):
+    return replace(row, rollout=replace(row.rollout, segment=segment, num_segments=9, **changes))
+
+
+def test_a_segment_appears_once():
+    with pytest.raises(RolloutError, match="s-0: segment 0 appears twice"):
         make_batch([ROWS[0], ROWS[0]])
+
+
+def test_segments_of_a_trial_are_next_to_each_other_in_their_order():
+    rows = [segment_of(ROWS[0], 2), ROWS[2], segment_of(ROWS[0], 0), segment_of(ROWS[0], 1), ROWS[1]]
+    batch = make_batch(rows)
+    keys = list(zip(batch.column("session_id").to_pylist(), batch.column("segment").to_pylist(), strict=True))
+    assert keys == [("s-0", 0), ("s-0", 1), ("s-0", 2), ("s-2", 0), ("s-1", 0)]
+    trials = trials_of(batch)
+    assert trials.column("session_id").to_pylist() == ["s-0", "s-2", "s-1"]
+    assert "token_ids" not in trials.column_names and "named_rewards" in trials.column_names
+    assert sum_by_trial(batch, sampled_lengths(batch)).tolist() == [3 * 3, 5, 4]
+    assert sum_by_trial(make_batch([]), np.empty(0, dtype=np.int64)).tolist() == []
+
+
+def test_segments_of_a_trial_that_are_apart_are_refused():
+    batch = make_batch([segment_of(ROWS[0], 0), segment_of(ROWS[0], 1), ROWS[2]])
+    with pytest.raises(RolloutError, match="next to each other"):
+        trials_of(batch.take([0, 2, 1]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(segment_of(ROWS[1], 1), reward=0.5),
+        replace(segment_of(ROWS[1], 1), score=0.5),
+        replace(segment_of(ROWS[1], 1), greedy_baseline=0.0),
+        replace(segment_of(ROWS[1], 1), named_rewards={"tests": 1.0}),
+        segment_of(ROWS[1], 1, group_id="g-other"),
+    ],
+)
+def test_what_a_trial_earned_is_the_same_for_all_its_segments(other):
+    with pytest.raises(RolloutError, match=r"s-1: segment 1 has .* both are the trial's"):
+        make_batch([segment_of(ROWS[1], 0), other])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.rollouts import make_rollout
 
-from trainer.rollout import NO_VERSION, ROLLOUT_SCHEMA, Generation, Outcome, Rollout, RolloutError
+from trainer.rollout import NO_VERSION, ROLLOUT_SCHEMA, Generation, Outcome, Rollout, RolloutError, Routing
 
 
 def replaced(values, index, value):
@@ -79,6 +79,33 @@ def test_rollout_rejects_a_record_of_a_token_that_was_not_sampled(name, value, p
         make_rollout(**{name: replaced(getattr(make_rollout(), name), place, value)})
 
 
+@pytest.mark.parametrize("segment", [-1, 2])
+def test_rollout_rejects_a_segment_that_the_trial_does_not_have(segment):
+    assert make_rollout(num_segments=2, segment=1).segment == 1
+    with pytest.raises(RolloutError, match=f"segment {segment} of 2"):
+        make_rollout(num_segments=2, segment=segment)
+
+
+@pytest.mark.parametrize(("data", "shape"), [(b"123", (1, 1, 1)), (b"", (0, 1, 1)), (b"1234", (1, 2))])
+def test_routing_rejects_bytes_that_do_not_fit_its_shape(data, shape):
+    with pytest.raises(RolloutError, match="two bytes for each"):
+        Routing(data, shape)
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "why"),
+    [
+        (bytes(2 * 5), (5, 1, 1), "routing of 5 positions for 7 tokens"),
+        (bytes(2 * 7), None, "go together"),
+        (None, (7, 1, 1), "go together"),
+        (bytes(2 * 7), (7, 1), "is not"),
+    ],
+)
+def test_rollout_rejects_routing_of_other_tokens(data, shape, why):
+    with pytest.raises(RolloutError, match=why):
+        make_rollout(turns=[(4, 5), (6, 7)], between=(), routed_experts=data, routing_shape=shape)
+
+
 def test_errors_name_the_session():
     with pytest.raises(RolloutError, match="fix-sub-1"):
         make_rollout(session_id="fix-sub-1", prompt_length=0)
@@ -91,7 +118,8 @@ def test_response_length_counts_sampled_tokens_only():
 def test_round_trip_through_parquet(tmp_path):
     rollouts = [
         make_rollout(),
-        make_rollout("fix-add-00000001", outcome=Outcome.OVERLONG, num_segments=2, turns=[()]),
+        make_rollout("fix-add-00000001", outcome=Outcome.OVERLONG, num_segments=2, segment=1, turns=[()]),
+        make_rollout(routed_experts=bytes(range(2 * 6 * 2)), routing_shape=[6, 1, 2]),
     ]
     table = pa.Table.from_pylist([r.to_row() for r in rollouts], schema=ROLLOUT_SCHEMA)
     pq.write_table(table, tmp_path / "rollouts.parquet")

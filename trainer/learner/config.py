@@ -31,7 +31,7 @@ class LearnerConfig(BaseModel):
         2048, ge=1, description="Tokens computed at once: bounds memory, never changes the gradient"
     )
     mini_batch_size: int | None = Field(
-        None, ge=1, description="Rollouts per optimizer step; all of the batch (one on-policy step) if unset"
+        None, ge=1, description="Trials per optimizer step; all of the batch (one on-policy step) if unset"
     )
     ppo_epochs: int = Field(1, ge=1, description="Times that an update goes over its batch")
     critic: CriticConfig | None = Field(None, description="A critic, for estimators that need values; `{}` for one")

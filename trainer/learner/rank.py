@@ -22,7 +22,7 @@ from trainer.learner import checkpoint as checkpoints
 from trainer.learner.config import LearnerConfig
 from trainer.learner.engine import PackedModel, build_critic, build_policy, build_reference, init_process_group
 from trainer.learner.packing import PackedRow, dummy_row, pack_rows, split_over_ranks
-from trainer.learner.samples import TrainSample, read_samples
+from trainer.learner.samples import TrainSample, mini_batches, read_samples
 from trainer.learner.totals import Totals
 from trainer.learner.weights import full_tensors, largest_tensor_bytes
 from trainer.serving.buckets import TensorRecord, fingerprint
@@ -108,13 +108,12 @@ class LearnerRank:
                 f"asked for update {step}, but the weights are at {self.updates}; restore a checkpoint first"
             )
         samples = read_samples(read_train_batch(Path(batch_path)))
-        size = self.config.mini_batch_size or max(len(samples), 1)
-        mini_batches = [samples[i : i + size] for i in range(0, len(samples), size)]
+        parts = mini_batches(samples, self.config.mini_batch_size)
         totals = Totals(self.algorithm.rollout_correction)
         if self._critic is not None:
-            for mini_batch in mini_batches * self.config.ppo_epochs:
+            for mini_batch in parts * self.config.ppo_epochs:
                 self._train_critic(self._critic, mini_batch, totals)
-        work = [self._prepare(mini_batch) for mini_batch in mini_batches]
+        work = [self._prepare(mini_batch) for mini_batch in parts]
         if len(work) * self.config.ppo_epochs > 1 or self._select is not None:
             # the policy that ratios compare with is the one before the first step, for all mini-batches and epochs
             for part in work:

@@ -1,7 +1,8 @@
-"""Rollouts of a batch as the learner reads them."""
+"""Rollouts of a batch as the learner reads them: a sample for each segment of a trial."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ class TrainSample:
     """
 
     index: int
+    session_id: str
     group_id: str
     token_ids: Sequence[int]
     loss_mask: Sequence[int]
@@ -42,7 +44,7 @@ class TrainSample:
 
 def read_samples(batch: pa.Table) -> list[TrainSample]:
     """The rollouts of a batch, in its order, with the columns of tokens that it has."""
-    rows = batch.select(["group_id", "token_ids", "loss_mask", "prompt_length"]).to_pylist()
+    rows = batch.select(["session_id", "group_id", "token_ids", "loss_mask", "prompt_length"]).to_pylist()
     ends = np.cumsum([sum(row["loss_mask"]) for row in rows])[:-1]
     columns = {
         name: np.split(sampled(batch, column), ends)
@@ -51,4 +53,17 @@ def read_samples(batch: pa.Table) -> list[TrainSample]:
     }
     return [
         TrainSample(i, columns={name: parts[i] for name, parts in columns.items()}, **row) for i, row in enumerate(rows)
+    ]
+
+
+def mini_batches(samples: Sequence[TrainSample], trials: int | None) -> list[list[TrainSample]]:
+    """The samples of a batch, in parts of so many trials each, or in one part if None.
+
+    Segments of a trial stay together, and how many there are changes no number of optimizer steps.
+    """
+    by_trial = [list(segments) for _, segments in groupby(samples, key=lambda sample: sample.session_id)]
+    size = trials or max(len(by_trial), 1)
+    return [
+        [sample for segments in by_trial[start : start + size] for sample in segments]
+        for start in range(0, len(by_trial), size)
     ]

@@ -28,6 +28,7 @@ def batches(draw) -> list[TrainSample]:
             samples.append(
                 TrainSample(
                     index=len(samples),
+                    session_id=f"session-{len(samples)}",
                     group_id=f"group-{group}",
                     token_ids=ids,
                     loss_mask=[0] * len(prompt) + mask,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.scripted import generation
 
-from trainer.rollout import Sampling
+from trainer.rollout import ReleasingPolicy, Sampling
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.replica import ReplicaError
 
@@ -111,3 +111,7 @@ async def test_an_engine_that_is_dead_behind_its_actor_is_noticed():
 async def test_an_engine_whose_sync_failed_is_noticed():
     with pytest.raises(ReplicaError, match="a sync failed"):
         await ReplicaPool([Actor(version=None)]).require_serving()
+
+
+async def test_the_proxy_sees_that_the_pool_wants_to_know_when_a_session_ends():
+    assert isinstance(ReplicaPool([Actor()]), ReleasingPolicy)

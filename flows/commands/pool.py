@@ -1,0 +1,309 @@
+"""`testgrad pool …`: what is in a pool, what of it to use, and how others' data sets become one."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from flows.commands.errors import clear_errors
+from flows.environment import default_root
+
+pool_app = typer.Typer(
+    help="Task pools: build, import, look at, choose from, and give away.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Root = Annotated[
+    Path, typer.Option("--root", help="Where runs, models and pools are kept", default_factory=default_root)
+]
+Index = Annotated[Path, typer.Argument(help="An index (.parquet)")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The index to write")]
+Variable = Annotated[
+    str | None,
+    typer.Option(help="Environment variable with the folder of the pools: paths below it are written as ${VARIABLE}/…"),
+]
+Repos = Annotated[
+    Path | None, typer.Option(help="Folder of local clones (owner/name, owner__name or name), to make snapshots from")
+]
+
+
+class Repeated(StrEnum):
+    REFUSE = "refuse"
+    FIRST = "first"
+
+
+@pool_app.command()
+def kata(
+    root: Root, seed: Annotated[int, typer.Option(help="Another seed gives other bugs and another split")] = 0
+) -> None:
+    """Build the kata pool: small functions with injected bugs, each proven by its hidden tests."""
+    from harness.pool.index import read_index
+    from harness.pool.kata import build_pool
+
+    with clear_errors():
+        paths = build_pool(root / "pools" / "kata", seed=seed)
+        for name, path in (("train", paths.train), ("heldout", paths.heldout)):
+            _say(f"{name}: {len(read_index(path))} tasks in {path}")
+
+
+@pool_app.command("ls")
+def list_pools(
+    root: Root,
+    folder: Annotated[Path | None, typer.Argument(help="Where to look for indexes; ROOT/pools if not given")] = None,
+) -> None:
+    """List the indexes of a folder: tasks, repositories, kinds of grading, split."""
+    from flows.pool_view import indexes_table
+
+    with clear_errors():
+        console.print(indexes_table(folder or root / "pools"))
+
+
+@pool_app.command()
+def show(
+    index: Index,
+    instance: Annotated[
+        str | None, typer.Argument(help="A task's id, or its beginning; lists tasks if not given")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many")] = 40,
+) -> None:
+    """List the tasks of an index, or show one: instruction, tests, environment."""
+    from flows.pool_view import show_task, tasks_table
+    from harness.pool.index import read_index
+
+    with clear_errors():
+        rows = read_index(index)
+        if instance is not None:
+            show_task(console, rows, instance)
+            return
+        console.print(tasks_table(rows[:limit]))
+        if len(rows) > limit:
+            _say(f"{limit} of {len(rows)} tasks; more with --limit")
+
+
+@pool_app.command()
+def stats(
+    index: Index,
+    by: Annotated[list[str] | None, typer.Option(help="Count by this key; may be repeated")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write the histogram of pass rates as a picture (PNG)")] = None,
+) -> None:
+    """Count the tasks of an index by repository, kind and difficulty; with pass rates, their histogram."""
+    from flows.pool_plot import plot_difficulty
+    from flows.pool_view import print_stats
+    from harness.pool.index import read_index
+
+    with clear_errors():
+        rows = read_index(index, absent_tasks=True)
+        print_stats(console, rows, by or [])
+        if plot is not None:
+            _say(f"plot {plot_difficulty(rows, plot)}")
+
+
+@pool_app.command()
+def merge(
+    indexes: Annotated[list[Path], typer.Argument(help="Indexes, in the order of their rows")],
+    output: Output,
+    repeated: Annotated[Repeated, typer.Option(help="What to do with an id that comes again")] = Repeated.REFUSE,
+    variable: Variable = None,
+) -> None:
+    """Unite indexes into one."""
+    from harness.pool import index_tools
+    from harness.pool.index import read_index, write_index
+
+    with clear_errors():
+        parts = [read_index(path) for path in indexes]
+        rows = index_tools.merge(parts, "first" if repeated is Repeated.FIRST else "refuse")
+        write_index(rows, output, variable)
+        dropped = sum(map(len, parts)) - len(rows)
+        _say(f"{len(rows)} tasks in {output}" + (f"; {dropped} repeated ones left out" if dropped else ""))
+
+
+@pool_app.command()
+def split(
+    index: Index,
+    train: Annotated[Path, typer.Option(help="The index of tasks to train on")],
+    heldout: Annotated[Path, typer.Option(help="The index of tasks to score on")],
+    share: Annotated[float, typer.Option(help="Part of the tasks that is held out")] = 0.2,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed holds out other repositories")] = 0,
+    variable: Variable = None,
+) -> None:
+    """Split an index in two by repository: none is on both sides."""
+    from flows.pool_view import split_table
+    from harness.pool.index import read_index, write_index
+    from harness.pool.index_tools import split_by_repository
+
+    with clear_errors():
+        sides = split_by_repository(read_index(index), share, seed)
+        for rows, path in zip(sides, (train, heldout), strict=True):
+            write_index(rows, path, variable)
+        console.print(split_table(*sides))
+
+
+@pool_app.command("filter")
+def filter_(
+    index: Index,
+    output: Output,
+    where: Annotated[str, typer.Option(help='What is kept, as in: 0 < pass_rate < 1 and repo != "django/django"')],
+    limit: Annotated[int | None, typer.Option(min=1, help="Keep the first ones only")] = None,
+    variable: Variable = None,
+) -> None:
+    """Keep the tasks for which an expression on the index's columns is true."""
+    from harness.pool.index import read_index, write_index
+    from harness.pool.index_tools import filter_rows
+
+    with clear_errors():
+        rows = read_index(index)
+        kept = filter_rows(rows, where)[:limit]
+        write_index(kept, output, variable)
+        _say(f"kept {len(kept)} of {len(rows)} tasks in {output}")
+
+
+@pool_app.command()
+def validate(
+    indexes: Annotated[list[Path], typer.Argument(help="Indexes to check")],
+    against: Annotated[
+        Path | None, typer.Option(help="An index that must have no repository in common, such as the held-out one")
+    ] = None,
+) -> None:
+    """Load every task of an index and say what is wrong. Status 1 if any cannot be run."""
+    from flows.pool_view import findings_table
+    from harness.pool.index import read_index, stored_paths
+    from harness.pool.index_tools import shared_repositories
+    from harness.pool.index_tools import validate as check
+
+    with clear_errors():
+        bad = False
+        for index in indexes:
+            rows = read_index(index, absent_tasks=True)
+            findings = list(check(rows, stored_paths(index)))
+            if findings:
+                console.print(findings_table(findings))
+            levels = {level: sum(f.level == level for f in findings) for level in ("error", "pending", "warning")}
+            told = ", ".join(f"{count} {level}" for level, count in levels.items() if count) or "nothing to complain of"
+            _say(f"{index}: {len(rows)} tasks, {told}")
+            bad |= bool(levels["error"])
+            shared = shared_repositories(rows, read_index(against, absent_tasks=True)) if against else {}
+            if shared:
+                _say(f"{index} and {against} share repositories: {', '.join(sorted(shared))}")
+                bad = True
+    if bad:
+        raise typer.Exit(1)
+
+
+@pool_app.command()
+def difficulty(
+    index: Index,
+    trials: Annotated[list[Path], typer.Argument(help="Folders with trials, such as runs/PROJECT/EXPERIMENT/trials")],
+    output: Output,
+    band: Annotated[
+        str, typer.Option(help="Pass rates that are kept: (0, 1) leaves out its ends, [0, 1] does not")
+    ] = "(0, 1)",
+    min_trials: Annotated[int, typer.Option(min=1, help="Trials that a rate needs; lost ones do not count")] = 2,
+    variable: Variable = None,
+) -> None:
+    """Measure pass rates by trials that were run, and keep the tasks of a band. Infrastructure is no failure."""
+    from flows.pool_view import print_selection
+    from harness.pool.difficulty import Band, count_passes, read_trials, select
+    from harness.pool.index import read_index, write_index
+
+    with clear_errors():
+        chosen = Band.parse(band)
+        rows = read_index(index)
+        counts = count_passes(end for folder in trials for end in read_trials(folder))
+        selection = select(rows, counts, chosen, min_trials)
+        print_selection(console, rows, counts, selection)
+        write_index(selection.kept, output, variable)
+        _say(f"kept {len(selection.kept)} of {len(rows)} tasks in {output}")
+
+
+@pool_app.command()
+def importers(
+    plugin: Annotated[list[str] | None, typer.Option(help="A module that registers more; may be repeated")] = None,
+) -> None:
+    """List the data sets that can be imported."""
+    from flows.pool_view import importers_table
+
+    with clear_errors():
+        _import_plugins(plugin)
+        console.print(importers_table())
+
+
+@pool_app.command("import")
+def import_(
+    importer: Annotated[str, typer.Argument(help="What the data set is: see `testgrad pool importers`")],
+    source: Annotated[Path, typer.Argument(help="Its files: parquet, jsonl, json, or a folder of them")],
+    target: Annotated[Path, typer.Argument(help="The folder of the pool to write")],
+    repos: Repos = None,
+    agent_timeout: Annotated[float, typer.Option(min=1, help="Seconds that an agent gets")] = 1800,
+    verifier_timeout: Annotated[float, typer.Option(min=1, help="Seconds that the hidden tests get")] = 1800,
+    plugin: Annotated[list[str] | None, typer.Option(help="A module that registers more; may be repeated")] = None,
+) -> None:
+    """Turn a data set into a pool. What cannot be a task is told with its reason, and written to rejected.jsonl."""
+    from flows.pool_view import print_import
+    from harness.pool.importers import ImportOptions, import_pool
+
+    with clear_errors():
+        _import_plugins(plugin)
+        options = ImportOptions(repos, agent_timeout, verifier_timeout)
+        with console.status("importing", spinner_style="dim") as status:
+            report = import_pool(
+                importer, source, target, options, lambda n, bad: status.update(f"{n} tasks, {bad} rejected")
+            )
+        print_import(console, report, target)
+    if report.index is None:
+        raise typer.Exit(1)
+
+
+@pool_app.command()
+def fill(
+    index: Index,
+    repos: Repos = None,
+    tars: Annotated[
+        Path | None, typer.Option(help="Folder with ID.tar: docker cp $(docker create IMAGE):WORKDIR - > ID.tar")
+    ] = None,
+) -> None:
+    """Give pending tasks their snapshots: from local clones, or from archives made of their images."""
+    from flows.pool_view import rejected_table
+    from harness.pool.importers.fill import fill_index
+
+    with clear_errors():
+        filled, rejected = fill_index(index, repos=repos, tars=tars)
+        if rejected:
+            console.print(rejected_table(rejected))
+        _say(f"{filled} tasks filled, {len(rejected)} left pending")
+    if rejected:
+        raise typer.Exit(1)
+
+
+@pool_app.command()
+def export(
+    index: Index, target: Annotated[Path, typer.Argument(help="The folder to write, one task folder a task")]
+) -> None:
+    """Write the tasks of an index as a folder that Harbor runs, and `import harbor` reads back."""
+    from flows.pool_view import rejected_table
+    from harness.pool.importers import export_pool
+    from harness.pool.index import read_index
+
+    with clear_errors():
+        done, rejected = export_pool(read_index(index), target)
+        if rejected:
+            console.print(rejected_table(rejected))
+        _say(f"{len(done)} tasks in {target}" + (f", {len(rejected)} left out" if rejected else ""))
+    if rejected:
+        raise typer.Exit(1)
+
+
+def _import_plugins(names: list[str] | None) -> None:
+    if names:
+        from flows.config import import_plugin  # takes the learner's and the engine's sections along
+
+        for name in names:
+            import_plugin(name)
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

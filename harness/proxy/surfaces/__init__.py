@@ -1,0 +1,1 @@
+"""The APIs that agents speak to the proxy. `registry` has them all; `base` is cheap to import."""

@@ -1,0 +1,29 @@
+"""A mini-batch is so many trials, in however many segments each."""
+
+from support.rollouts import batch_of, make_rollout
+
+from trainer.learner.samples import mini_batches, read_samples
+
+
+def samples_of(segments):
+    """A trial for each entry, with so many segments."""
+    rollouts = [
+        make_rollout(f"s-{trial}", segment=segment, num_segments=count)
+        for trial, count in enumerate(segments)
+        for segment in range(count)
+    ]
+    return read_samples(batch_of(rollouts, rewards=[0.0] * len(rollouts)))
+
+
+def sessions(parts):
+    return [[sample.session_id for sample in part] for part in parts]
+
+
+def test_segments_change_no_number_of_steps():
+    assert sessions(mini_batches(samples_of([1, 1, 1]), 2)) == [["s-0", "s-1"], ["s-2"]]
+    assert sessions(mini_batches(samples_of([3, 1, 2]), 2)) == [["s-0"] * 3 + ["s-1"], ["s-2"] * 2]
+
+
+def test_without_a_size_there_is_one():
+    assert sessions(mini_batches(samples_of([2, 1]), None)) == [["s-0", "s-0", "s-1"]]
+    assert mini_batches([], None) == []
