@@ -55,7 +55,7 @@ def scored_model() -> Any:
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=16,
+        head_dim=32,
         max_position_embeddings=WINDOW,
         initializer_range=0.2,  # far from uniform, so that a token more or less shows in all that follows
     )
@@ -64,7 +64,16 @@ def scored_model() -> Any:
         return Qwen3ForCausalLM(config).float().eval()
 
 
-def token_logprobs(ids: Sequence[int], last: int, cache: Any = None) -> list[float]:
+def scored_folder(path: Path) -> Path:
+    """Save the model and its tokenizer into the folder `path`, for an engine; returns `path`."""
+    model, tokenizer = scored_model(), scored_tokenizer()
+    model.config.eos_token_id, model.config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def token_logprobs(ids: Sequence[int], last: int, temperature: float, cache: Any = None) -> list[float]:
     """Log-probs of the last `last` of `ids`, each after all before it, and after what `cache` has already."""
     import torch
 
@@ -74,13 +83,14 @@ def token_logprobs(ids: Sequence[int], last: int, cache: Any = None) -> list[flo
             tokens, logits_to_keep=last + 1, past_key_values=cache, use_cache=cache is not None
         ).logits[0, :-1]
         chosen = tokens[0, -last:, None]
-        return [float(value) for value in logits.log_softmax(-1).gather(1, chosen)[:, 0]]
+        logprobs = (logits.double() / temperature).log_softmax(-1)
+        return [float(value) for value in logprobs.gather(1, chosen)[:, 0]]
 
 
-def worst_difference(rollout: Rollout) -> float:
+def worst_difference(rollout: Rollout, temperature: float) -> float:
     """The largest difference between the log-probs of a rollout and those of one run over all its tokens."""
     start = rollout.prompt_length
-    scores = token_logprobs(rollout.token_ids, len(rollout.token_ids) - start)
+    scores = token_logprobs(rollout.token_ids, len(rollout.token_ids) - start, temperature)
     sampled = [index for index, mask in enumerate(rollout.loss_mask) if mask]
     return max(abs(scores[index - start] - rollout.logprobs[index]) for index in sampled)
 
@@ -89,7 +99,9 @@ def worst_difference(rollout: Rollout) -> float:
 class ScoredPolicy:
     """Answers a prompt that holds n earlier answers with `script[n]`, the last one again when they run out.
 
-    As in an engine, a prompt that goes on where the last one ended costs its new tokens alone.
+    Answers begin with the spelling of one character a token, which no tokenizer would choose: whoever decodes and
+    encodes again gives himself away. As in an engine, a prompt that goes on where the last one ended costs its new
+    tokens alone.
     """
 
     script: Sequence[str]
@@ -104,19 +116,25 @@ class ScoredPolicy:
         starts = [place for place, token in enumerate(prompt) if token == opening[0]]
         earlier = sum(prompt[place : place + len(opening)] == opening for place in starts) - 1
         text = self.script[min(earlier, len(self.script) - 1)]
-        ids = [*scored_tokenizer().encode(text, add_special_tokens=False), scored_tokenizer().eos_token_id]
+        ids = [*_spelled(text[:4]), *_spelled(text[4:], whole=True), scored_tokenizer().eos_token_id]
         assert len(ids) <= sampling.max_tokens, "the script does not fit into an answer"
-        logprobs = await asyncio.to_thread(self._score, prompt, ids)
+        logprobs = await asyncio.to_thread(self._score, prompt, ids, sampling.temperature)
         self.sampled.append(ids)
         self.prompts.append(prompt)
         return Generation(ids, logprobs, [0] * len(ids), "stop")
 
-    def _score(self, prompt: list[int], ids: list[int]) -> list[float]:
+    def _score(self, prompt: list[int], ids: list[int], temperature: float) -> list[float]:
         from transformers import DynamicCache
 
         if self._cache is None or prompt[: len(self._seen)] != self._seen:
             self._seen, self._cache = [], DynamicCache()
         new = [*prompt, *ids][len(self._seen) :]
-        logprobs = token_logprobs(new, len(ids), self._cache)
+        logprobs = token_logprobs(new, len(ids), temperature, self._cache)
         self._seen = [*prompt, *ids]
         return logprobs
+
+
+def _spelled(text: str, whole: bool = False) -> list[int]:
+    """Ids of a text, or of each of its characters."""
+    pieces = [text] if whole else list(text)
+    return [token for piece in pieces for token in scored_tokenizer().encode(piece, add_special_tokens=False)]
