@@ -14,6 +14,7 @@ from flows.commands.clean import clean
 from flows.commands.doctor import doctor
 from flows.commands.errors import clear_errors
 from flows.commands.pool import pool_app
+from flows.commands.report import compare, report
 from flows.commands.scaffolds import scaffolds
 from flows.environment import default_root, prepare
 
@@ -144,6 +145,8 @@ def algorithms(
         print_algorithms(console)
 
 
+app.command()(report)
+app.command()(compare)
 app.command()(clean)
 app.command()(doctor)
 app.add_typer(pool_app, name="pool")

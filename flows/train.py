@@ -10,6 +10,7 @@ from flows.config import RunConfig
 from flows.environment import default_root, tracking_uri
 from flows.evaluate import evaluate
 from flows.open_run import open_run
+from flows.report.publish import publish_report
 from flows.step import rl_step
 from tasks.journal import eval_label, step_label
 from tasks.prepare import prepare_model, prepare_pools, prepare_sandbox
@@ -61,6 +62,8 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
             status = "KILLED"
             raise
         finally:
+            if status != "KILLED":
+                await publish_report(run)
             await end_tracking(run, status)
             await stop_engines(run)
     return summary

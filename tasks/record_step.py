@@ -12,6 +12,7 @@ from tasks.progress import Event, emit
 from tasks.run import RunRef
 from tasks.tracing import TracingConfig, trace_trials
 from tasks.tracking import Tracker
+from tasks.trial_table import write_trial_table
 from trainer.metrics import step_line
 
 _log = logging.getLogger(__name__)
@@ -26,13 +27,15 @@ async def record_step(
     warnings: list[str],
     tracing: TracingConfig = TracingConfig(),  # noqa: B008  (frozen)
 ) -> dict[str, Any]:
-    """Write record.json, one line to the log (and one for each warning), and to MLflow the metrics and some traces."""
+    """Write record.json, the table of trials, one line to the log (and one for each warning); metrics and some traces
+    to MLflow."""
     await _trace(run, label, step, tracing)
     await asyncio.to_thread(Tracker.open(run).log_step, step, metrics)
     _log_once(run, f"step:{step} ", step_line(step, metrics))
     for number, warning in enumerate(warnings, 1):
         _log_once(run, f"warning {number} of step {step}: ", f"warning {number} of step {step}: {warning}")
         emit(Event("note", label, f"step {step}: {warning}"))
+    await asyncio.to_thread(write_trial_table, run.journal, label)
     record = {"step": step, "metrics": metrics}
     write_json(run.journal.stage_dir(label) / "record.json", record)
     emit(Event("step", label, done=step, data=metrics))
