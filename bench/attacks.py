@@ -2,6 +2,7 @@
 
 An attack that earns a reward or leaves evidence of a breach has succeeded. One is misclassified when it is excluded as
 the machine's fault, or ends as something else than it must, and so is an honest solution that is called tampered.
+The kubernetes backend runs on a fake cluster, whose node runs real processes but has no kubelet's limits.
 """
 
 import asyncio
@@ -9,6 +10,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,30 +33,34 @@ def main() -> None:
 
 async def _measure(root: Path, quick: bool) -> tuple[list[list[object]], dict[str, float]]:
     from support.attack_task import grading_kinds, write_attacked
-    from support.attacks import attempt, solve
+    from support.attacks import BACKENDS, attempt, backend, solve
 
     tried: Counter[str] = Counter()
     succeeded: Counter[str] = Counter()
     misclassified: Counter[str] = Counter()
     honest = honest_failures = 0
-    for config in _backends():
-        for kind in grading_kinds():
-            place = root / f"{config.backend}-{kind}"
-            tasks = {history: write_attacked(place / str(history), kind, history) for history in (False, True)}
-            say(f"{config.backend}, tests by {kind}")
-            for attack in _attacks(kind, quick):
-                evidence = await attempt(attack, tasks[attack.history], config)
-                tried[attack.kind] += 1
-                succeeded[attack.kind] += evidence.succeeded
-                misclassified[attack.kind] += evidence.misclassified
-                if evidence.succeeded or evidence.misclassified or evidence.faults:
-                    say(f"  {evidence}")
-            for solution in _honest(quick):
-                evidence = await solve(solution, tasks[False], config)
-                honest += 1
-                honest_failures += evidence.misclassified
-                if evidence.misclassified:
-                    say(f"  {evidence}")
+    for name in BACKENDS:
+        async with AsyncExitStack() as stack:
+            config = await _enter(stack, backend(name))
+            if config is None:
+                continue
+            for kind in grading_kinds():
+                place = root / f"{config.backend}-{kind}"
+                tasks = {history: write_attacked(place / str(history), kind, history) for history in (False, True)}
+                say(f"{config.backend}, tests by {kind}")
+                for attack in _attacks(kind, name, quick):
+                    evidence = await attempt(attack, tasks[attack.history], config)
+                    tried[attack.kind] += 1
+                    succeeded[attack.kind] += evidence.succeeded
+                    misclassified[attack.kind] += evidence.misclassified
+                    if evidence.succeeded or evidence.misclassified or evidence.faults:
+                        say(f"  {evidence}")
+                for solution in _honest(quick):
+                    evidence = await solve(solution, tasks[False], config)
+                    honest += 1
+                    honest_failures += evidence.misclassified
+                    if evidence.misclassified:
+                        say(f"  {evidence}")
     rows: list[list[object]] = [[kind, tried[kind], succeeded[kind], misclassified[kind]] for kind in tried]
     figures: dict[str, float] = {
         "attacks": tried.total(),
@@ -66,23 +72,24 @@ async def _measure(root: Path, quick: bool) -> tuple[list[list[object]], dict[st
     return [*rows, ["honest solutions", honest, "", honest_failures]], figures
 
 
-def _backends() -> Iterator[Any]:
+async def _enter(stack: AsyncExitStack, context: AbstractAsyncContextManager[Any]) -> Any:
+    """What the backend's context gives; None, said aloud, where it cannot be had."""
     import pytest
-    from support.attacks import BACKENDS, config_for
 
-    for backend in BACKENDS:
-        try:
-            yield config_for(backend)
-        except pytest.skip.Exception as reason:
-            say(f"NOT TRIED: {backend}: {reason}")
+    try:
+        return await stack.enter_async_context(context)
+    except pytest.skip.Exception as reason:
+        say(f"NOT TRIED: {reason}")
+        return None
 
 
-def _attacks(report_kind: str, quick: bool) -> Iterator[Any]:
+def _attacks(report_kind: str, backend: str, quick: bool) -> Iterator[Any]:
     from support.attack_tables.table import ATTACKS
+    from support.attacks import unproven
 
     seen: Counter[str] = Counter()
     for attack in ATTACKS:
-        if report_kind in attack.reports:
+        if report_kind in attack.reports and not unproven(attack, backend):
             seen[attack.kind] += 1
             if not quick or seen[attack.kind] <= _QUICK:
                 yield attack

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ from typing import Literal
 
 import psutil
 
-HOST = "127.0.0.1"
+from deployments.server_kinds import HOST, KINDS
+
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
 PORT_TRIES = 3
@@ -51,17 +52,6 @@ class ServerStatus:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How one of the servers is started and asked whether it answers."""
-
-    title: str
-    usual_port: int
-    health: str
-    command: Callable[[Path, int], list[str]]
-    environment: Callable[[Path, int], dict[str, str]]
-
-
-@dataclass(frozen=True)
 class Server:
     """A process that was started here: the leader of its session, with its start time in clock ticks since boot."""
 
@@ -72,53 +62,6 @@ class Server:
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
-
-
-def _prefect_command(root: Path, port: int) -> list[str]:
-    return ["-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-
-
-def _prefect_environment(root: Path, port: int) -> dict[str, str]:
-    return {
-        "PREFECT_HOME": str(root / "services" / "prefect"),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        # The command's --port binds the socket; the page learns the API's address from these.
-        "PREFECT_SERVER_API_HOST": HOST,
-        "PREFECT_SERVER_API_PORT": str(port),
-    }
-
-
-def _mlflow_command(root: Path, port: int) -> list[str]:
-    # Runs write artifacts to the folder themselves, as they do without a server.
-    store = [
-        "--backend-store-uri",
-        f"sqlite:///{root / 'mlflow.db'}",
-        "--default-artifact-root",
-        str(root / "mlartifacts"),
-    ]
-    return [
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        HOST,
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-        *store,
-        "--no-serve-artifacts",
-    ]
-
-
-def _mlflow_environment(root: Path, port: int) -> dict[str, str]:
-    return {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-
-
-KINDS = {
-    "prefect": Kind("Prefect", 4200, "/api/health", _prefect_command, _prefect_environment),
-    "mlflow": Kind("MLflow", 5000, "/health", _mlflow_command, _mlflow_environment),
-}
 
 
 def up(root: Path) -> Services:

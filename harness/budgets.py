@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from harness.pool.task import Task
 from harness.sandbox.base import SandboxConfig
 from harness.scaffolds.base import ScaffoldConfig
-from harness.verifier.config import VerifierConfig
+from harness.verifier.config import CONFIRMATIONS, VerifierConfig
 
 _MARGIN = 60.0
 """Seconds by which a sandbox outlives the sum of its budgets: the stage's own end must come first."""
@@ -50,8 +50,8 @@ class BudgetConfig(BaseModel):
         return self.setup_sec + agent + self.patch_sec + self.stop_sec + _MARGIN
 
     def grading_limit(self, task: Task, verifier: VerifierConfig) -> float:
-        """Seconds after which a grading counts as hung: each run of its tests, once more on the bare snapshot."""
-        runs = verifier.retries + 2
+        """Seconds after which a grading counts as hung: each run of its tests, and those on the bare snapshot."""
+        runs = verifier.retries + CONFIRMATIONS + 2
         return self.grading_sec + runs * min(verifier.timeout_sec, task.verifier_timeout)
 
     def pause(self, failures: int) -> float:

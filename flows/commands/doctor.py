@@ -1,7 +1,6 @@
 """`testgrad doctor`: a real trial on every sandbox backend, what is missing, and how to mend it."""
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +15,7 @@ from harness.checkup import Checkup, check_backend
 from harness.pool.sample import sample_task
 from harness.sandbox import SANDBOXES, SandboxConfig
 from harness.sandbox.guard import finish_stops
+from harness.sandbox.leftovers import scratch
 
 console = Console()
 
@@ -43,8 +43,8 @@ def doctor(
 
 async def check(sandbox: SandboxConfig, backends: Sequence[str]) -> list[Checkup]:
     """One backend after the other, with a task of the kata pool."""
-    with tempfile.TemporaryDirectory(prefix="testgrad-doctor-") as folder:
-        task = await asyncio.to_thread(sample_task, Path(folder, "task"))
+    with scratch() as folder:
+        task = await asyncio.to_thread(sample_task, folder / "task")
         checkups = [await check_backend(task, sandbox.model_copy(update={"backend": name})) for name in backends]
         await finish_stops()
     return checkups

@@ -109,6 +109,20 @@ class SandboxConfig(BaseModel):
         return None if path is None else path.expanduser().absolute()
 
 
+def environment(python: str) -> dict[str, str]:
+    """What every command finds in its environment, before what its caller adds; `python` is the one inside."""
+    return {
+        "PATH": f"{PurePosixPath(python).parent}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        "HOME": "/tmp",
+        "TMPDIR": "/tmp",
+        "LANG": "C.UTF-8",
+        "USER": "sandbox",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+    }
+
+
 class Sandbox(ABC):
     """One trial's confinement; an async context manager that starts on entry and stops on exit.
 
@@ -257,6 +271,16 @@ def register_sandbox(name: str) -> Callable[[S], S]:
         return cls
 
     return register
+
+
+def check_command(argv: Sequence[str]) -> None:
+    """Refuse words that name no program.
+
+    Raises:
+        ValueError: there is no word, the first is an option, or one cannot be passed on.
+    """
+    if not argv or argv[0].startswith("-") or any("\0" in word for word in argv):
+        raise ValueError(f"argv {list(argv)[:3]} is no command; the first word must name a program")
 
 
 def check_mount(mount: str) -> None:

@@ -23,7 +23,9 @@ from harness.sandbox.base import (
     Sandbox,
     SandboxConfig,
     SandboxError,
+    check_command,
     check_mount,
+    environment,
     register_sandbox,
 )
 from harness.sandbox.bwrap_cgroup import MemoryGroup
@@ -40,16 +42,15 @@ from harness.sandbox.bwrap_host import (
 from harness.sandbox.bwrap_process import BwrapProcess
 from harness.sandbox.bwrap_watch import watch
 from harness.sandbox.leftovers import make_base, remove_base
+from harness.sandbox.source import source_content, source_entries
 from harness.sandbox.tree import (
     Tree,
-    copy_tree,
     file_parts,
     open_folder,
+    put,
     read_regular,
     read_tree,
     relative_parts,
-    remove_regular,
-    write_regular,
 )
 from harness.sandbox.waiting import in_turn
 
@@ -102,14 +103,13 @@ class BubblewrapSandbox(Sandbox):
         writable: bool = True,
     ) -> ExecResult:
         host = self._started()
-        if not argv or argv[0].startswith("-") or any("\0" in word for word in argv):
-            raise ValueError(f"argv {list(argv)[:3]} is no command; the first word must name a program")
+        check_command(argv)
         folder = str(PurePosixPath(WORKSPACE, *relative_parts(cwd)))
-        environment = host.environment() | dict(env or {})
+        variables = environment(host.python) | dict(env or {})
         options = [
             *host.options(self.config, self._base / "workspace", writable),
             *self._mounts,
-            *(word for item in environment.items() for word in ("--setenv", *item)),
+            *(word for item in variables.items() for word in ("--setenv", *item)),
             *seal(),
         ]
         command = ["/bin/sh", "-c", init_script(self.config), "sh", folder, *self._forwarder, *argv]
@@ -162,7 +162,7 @@ class BubblewrapSandbox(Sandbox):
 
     async def upload(self, src_dir: Path, relpath: str = ".") -> None:
         self._started()
-        await asyncio.to_thread(self._upload, src_dir, relative_parts(relpath))
+        await asyncio.to_thread(self._upload, src_dir, relpath)
 
     async def stop(self) -> None:
         root, self._root = self._root, -1
@@ -193,16 +193,11 @@ class BubblewrapSandbox(Sandbox):
 
     def _write_files(self, files: Mapping[str, bytes | None]) -> None:
         for relpath, data in files.items():
-            folders, name = file_parts(relpath)
-            with open_folder(self._root, folders, self._uid, create=data is not None) as folder:
-                if data is None:
-                    remove_regular(folder, name)
-                else:
-                    write_regular(folder, name, data, self._uid)
+            put(self._root, "gone" if data is None else "file", relpath, data, owner=self._uid)
 
-    def _upload(self, src_dir: Path, parts: tuple[str, ...]) -> None:
-        with open_folder(self._root, parts, self._uid, create=True) as folder:
-            copy_tree(src_dir, folder, self._uid)
+    def _upload(self, src_dir: Path, relpath: str) -> None:
+        for kind, path, file in source_entries(src_dir, relpath):
+            put(self._root, kind, path, *source_content(kind, file), self._uid)
 
 
 async def _end(process: BwrapProcess, group: MemoryGroup | None) -> None:
@@ -220,9 +215,7 @@ def _write_readable(target: Path, files: Mapping[str, bytes]) -> None:
     try:
         os.fchmod(root, 0o755)
         for relpath, data in files.items():
-            folders, name = file_parts(relpath)
-            with open_folder(root, folders, create=True) as folder:
-                write_regular(folder, name, data)
+            put(root, "file", relpath, data)
     finally:
         os.close(root)
 

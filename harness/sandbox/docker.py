@@ -14,13 +14,11 @@ was killed.
 import asyncio
 import contextvars
 import functools
-import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,7 +30,9 @@ from harness.sandbox.base import (
     SandboxConfig,
     SandboxError,
     SandboxUnavailable,
+    check_command,
     check_mount,
+    environment,
     register_sandbox,
 )
 from harness.sandbox.docker_command import Command, entry_point
@@ -40,10 +40,11 @@ from harness.sandbox.docker_config import DockerHost, hosts_of
 from harness.sandbox.docker_engine import Engine, EngineError, EngineUnreachable, connect
 from harness.sandbox.docker_images import ensure_image
 from harness.sandbox.docker_keeper import Keeper, Volume, file_entry, tree_entries
+from harness.sandbox.docker_leftovers import leftovers as leftovers
 from harness.sandbox.docker_pool import HostPool, Place, pool_of
+from harness.sandbox.docker_probe import PROBE, judge_probe
 from harness.sandbox.docker_threads import in_thread
-from harness.sandbox.leftovers import Leftover
-from harness.sandbox.owner import PREFIX, current_owner, is_alive, is_ours, labels
+from harness.sandbox.owner import current_owner, labels
 from harness.sandbox.tree import Tree, file_parts, relative_parts
 from harness.sandbox.waiting import in_turn
 
@@ -60,45 +61,6 @@ _MASKED = [
 ]
 
 _log = logging.getLogger(__name__)
-
-_ENVIRONMENT = {
-    "HOME": "/tmp",
-    "TMPDIR": "/tmp",
-    "LANG": "C.UTF-8",
-    "USER": "sandbox",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTHONUTF8": "1",
-}
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-
-_PROBE = """\
-import json, os, resource, socket
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-def writable(name):
-    try:
-        open(name, "w").close()
-    except OSError:
-        return False
-    return True
-def opens(family):
-    try:
-        socket.socket(family, socket.SOCK_STREAM).close()
-    except OSError:
-        return False
-    return True
-print(json.dumps({
-    "uid": os.getuid(),
-    "capabilities": [status[name].strip().strip("0") for name in ("CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb")],
-    "no_new_privileges": status["NoNewPrivs"].strip(),
-    "seccomp": status["Seccomp"].strip(),
-    "address_space": resource.getrlimit(resource.RLIMIT_AS)[1],
-    "file_size": resource.getrlimit(resource.RLIMIT_FSIZE)[1],
-    "interfaces": [name for _, name in socket.if_nameindex()],
-    "odd_sockets": [family for family in (17, 38, 40) if opens(family)],
-    "writable": [name for name in ("/x", "/usr/x", "/etc/x", "/workspace/x", "/tmp/x") if writable(name)],
-}))
-"""
 
 
 @register_sandbox("docker")
@@ -165,8 +127,7 @@ class DockerSandbox(Sandbox):
     ) -> ExecResult:
         keeper, place, engine = self._workspace(), self._place, self._engine
         assert place is not None and engine is not None
-        if not argv or argv[0].startswith("-") or any("\0" in word for word in argv):
-            raise ValueError(f"argv {list(argv)[:3]} is no command; the first word must name a program")
+        check_command(argv)
         folder = str(PurePosixPath(WORKSPACE, *relative_parts(cwd)))
         words = entry_point(
             keeper.python, engine.info.machine, [*self._forwarder, *argv], folder, self.config.memory_bytes, timeout
@@ -236,8 +197,8 @@ class DockerSandbox(Sandbox):
 
     async def upload(self, src_dir: Path, relpath: str = ".") -> None:
         keeper = self._workspace()
-        parts = relative_parts(relpath)
-        await in_thread(lambda: keeper.put(0, tree_entries(src_dir, parts)))
+        relative_parts(relpath)
+        await in_thread(lambda: keeper.put(0, tree_entries(src_dir, relpath)))
 
     async def stop(self) -> None:
         for command in tuple(self._commands):
@@ -307,8 +268,7 @@ class DockerSandbox(Sandbox):
 
     def _environment(self, more: Mapping[str, str]) -> list[str]:
         python = self._keepers[0].python if self._keepers else ""
-        path = f"{PurePosixPath(python).parent}:{_PATH}" if python else _PATH
-        return [f"{name}={value}" for name, value in ({"PATH": path} | _ENVIRONMENT | dict(more)).items()]
+        return [f"{name}={value}" for name, value in (environment(python or "/usr/bin/python3") | dict(more)).items()]
 
     def _body(self, words: list[str], environment: list[str], mounts: list[dict[str, Any]]) -> dict[str, Any]:
         """The engine's description of a container: what it may not do, and within which limits it does the rest."""
@@ -356,42 +316,6 @@ class DockerSandbox(Sandbox):
                 **({"Runtime": docker.runtime} if docker.runtime else {}),
             },
         }
-
-
-async def leftovers(config: SandboxConfig) -> list[Leftover]:
-    """Containers and volumes on the configured engines whose owner is dead; containers first, as they hold volumes.
-
-    Raises:
-        SandboxError: an engine does not answer.
-    """
-    found = []
-    for host in hosts_of(config.docker):
-        found += await in_thread(functools.partial(_leftovers_at, host))
-    return found
-
-
-def _leftovers_at(host: DockerHost) -> list[Leftover]:
-    engine = connect(host)
-    containers, volumes = engine.labelled(PREFIX + "project")
-    found = []
-    for container in containers:
-        name, owner = container["Id"], container.get("Labels") or {}
-        if is_ours(owner) and not is_alive(owner):
-            remove = functools.partial(_remove_dead, owner, engine.remove, name)
-            title = (container.get("Names") or [name])[0].lstrip("/")
-            found.append(Leftover("docker", "container", title, owner, float(container["Created"]), remove))
-    for volume in volumes:
-        name, owner = volume["Name"], volume.get("Labels") or {}
-        if is_ours(owner) and not is_alive(owner):
-            remove = functools.partial(_remove_dead, owner, engine.remove_volume, name)
-            since = datetime.fromisoformat(volume["CreatedAt"].replace("Z", "+00:00")).timestamp()
-            found.append(Leftover("docker", "volume", name, owner, since, remove))
-    return found
-
-
-def _remove_dead(owner: Mapping[str, str], remove: Callable[[str], None], name: str) -> None:
-    if not is_alive(owner):
-        remove(name)
 
 
 def _run(command: Command, keepers: list[Keeper]) -> ExecResult:
@@ -449,31 +373,5 @@ def _try_out(config: SandboxConfig, hosts: tuple[DockerHost, ...]) -> None:
 
 async def _probe(config: SandboxConfig) -> str:
     async with DockerSandbox(config) as sandbox:
-        result = await sandbox.exec([sandbox.python, "-I", "-S", "-c", _PROBE], timeout=60, writable=False)
-    return _judge_probe(config, result)
-
-
-def _judge_probe(config: SandboxConfig, result: ExecResult) -> str:
-    """What is wrong with how the probe was confined, or an empty string."""
-    try:
-        told = json.loads(result.stdout)
-    except ValueError:
-        complaint = result.stderr.decode(errors="replace").strip()[-300:]
-        return f"a probe ended with exit code {result.exit_code}: {complaint or 'no message'}"
-    wanted = {
-        "uid": config.docker.user(),
-        "capabilities": [""] * 5,
-        "no_new_privileges": "1",
-        "seccomp": "2",
-        "address_space": config.memory_bytes,
-        "file_size": config.file_bytes,
-        "interfaces": ["lo"],
-        "odd_sockets": [],
-        "writable": ["/tmp/x"],
-    }
-    wrong = [
-        f"{name} is {told.get(name)!r} instead of {value!r}"
-        for name, value in wanted.items()
-        if told.get(name) != value
-    ]
-    return "; ".join(wrong)
+        result = await sandbox.exec([sandbox.python, "-I", "-S", "-c", PROBE], timeout=60, writable=False)
+    return judge_probe(config, result)

@@ -10,7 +10,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -177,28 +177,33 @@ class Engine:
 
     def remove(self, name: str) -> None:
         """Kill the container, remove it and its own volumes, and wait until it is gone. Harmless when it is."""
+        # Meanwhile it may be removed already, which is what an engine does by itself when a container ends.
+        self._until_gone("remove a container", lambda: self._client.remove_container(name, force=True, v=True))
+
+    def remove_volume(self, name: str) -> None:
+        """Remove a volume. Harmless when it is gone.
+
+        An engine knows a removed container no more while it still counts that container's volumes as in use, so a
+        volume in use is waited for.
+        """
+        self._until_gone("remove a volume", lambda: self._client.remove_volume(name))
+
+    def _until_gone(self, what: str, remove: Callable[[], object]) -> None:
+        """Call `remove` until the thing is gone, for as long as the engine answers that it is not the moment (409)."""
         deadline = time.monotonic() + _GONE_TIMEOUT
+        pause = 0.02
         while True:
             try:
-                with self._errors("remove a container"):
-                    self._client.remove_container(name, force=True, v=True)
+                with self._errors(what):
+                    remove()
                 return
             except EngineError as error:
                 if error.status == 404:
                     return
-                # 409: it is being removed already, which is what an engine does by itself when a container ends.
                 if error.status != 409 or time.monotonic() > deadline:
                     raise
-                time.sleep(0.02)
-
-    def remove_volume(self, name: str) -> None:
-        """Remove a volume. Harmless when it is gone."""
-        try:
-            with self._errors("remove a volume"):
-                self._client.remove_volume(name)
-        except EngineError as error:
-            if error.status != 404:
-                raise
+            time.sleep(pause)
+            pause = min(1.0, 1.5 * pause)
 
     def labelled(self, label: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The containers and the volumes that bear `label`, as the engine describes them."""

@@ -6,7 +6,6 @@ when the host's process dies, however it dies, the agent ends, and the engine re
 """
 
 import json
-import os
 import secrets
 import ssl
 import threading
@@ -15,14 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.sandbox import tree as tree_module
 from harness.sandbox.base import SandboxError, SandboxUnavailable
+from harness.sandbox.carried import program
 from harness.sandbox.docker_engine import API_TIMEOUT, Engine, EngineError, Stream
 from harness.sandbox.docker_stream import STDOUT, Frames
+from harness.sandbox.sieve import Sieve
+from harness.sandbox.source import source_content, source_entries
 from harness.sandbox.tree import Tree, TreeLimits, WorkspaceError
 
-_AGENT = Path(__file__).with_name("docker_agent.py").read_text(encoding="utf-8")
-_TREE = Path(tree_module.__file__).read_text(encoding="utf-8")
+_AGENT = program("docker_agent", "tree")
 _OLDEST_PYTHON = (3, 9)
 _OWN_BYTES = 256 << 20  # memory for the agent itself
 _CHUNK = 1 << 18
@@ -84,7 +84,7 @@ class Keeper:
         }
         places = [volume.place for volume in self.volumes]
         streams = {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True}
-        entry = [python, "-I", "-S", "-B", "-c", _AGENT, _TREE, *places]
+        entry = [python, "-I", "-S", "-B", "-c", _AGENT, *places]
         try:
             self.engine.create(self.name, {**body, **streams, "Entrypoint": entry, "HostConfig": host_config})
             names = self.engine.volumes_of(self.name)
@@ -128,21 +128,10 @@ class Keeper:
     def read_tree(self, limits: TreeLimits, keep: Callable[[str, bytes], bool]) -> Tree:
         with self._conversation():
             self._say({"do": "tree", "root": 0, "limits": limits.model_dump()})
-            files: dict[str, bytes] = {}
-            too_much: list[tuple[str, str]] = []
-            kept = 0
+            sieve = Sieve(limits, keep)
             while "tree" not in (told := self._answer())[0]:
-                path, data = told[0]["path"], told[1]
-                if not keep(path, data):
-                    continue
-                if kept + len(data) > limits.max_kept_bytes:
-                    too_much.append((path, f"changes of more than {limits.max_kept_bytes} bytes"))
-                    continue
-                kept += len(data)
-                files[path] = data
-        tree = told[0]["tree"]
-        rejected = [(str(path), str(reason)) for path, reason in tree["rejected"]]
-        return Tree(files, set(tree["seen"]), dict(tree["links"]), rejected + too_much, tree["overflow"])
+                sieve.add(told[0]["path"], told[1])
+        return sieve.tree(told[0]["tree"])
 
     def put(self, root: int, entries: Iterable[tuple[dict[str, Any], bytes | None]]) -> None:
         """Write `entries`, see `file_entry` and its like, into the volume number `root`.
@@ -252,38 +241,14 @@ def file_entry(path: str, data: bytes | None, executable: bool | None = None) ->
     return {"kind": "file", "path": path, "executable": executable}, data
 
 
-def tree_entries(source: Path, at: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    """All that lies in the trusted folder `source`, to be written below `at`.
-
-    Raises:
-        WorkspaceError: a link that leads out of `source`, or a special file.
-    """
-    yield {"kind": "folder", "path": "/".join(at)}, None
-    yield from _folder_entries(source, source, at)
-
-
-def _folder_entries(top: Path, folder: Path, at: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            inner = (*at, entry.name)
-            place, path = "/".join(inner), Path(entry.path)
-            if entry.is_symlink():
-                yield {"kind": "link", "path": place, "target": _inner_target(top, path)}, None
-            elif entry.is_dir():
-                yield {"kind": "folder", "path": place}, None
-                yield from _folder_entries(top, path, inner)
-            elif entry.is_file():
-                yield file_entry(place, path.read_bytes(), bool(entry.stat().st_mode & 0o111))
-            else:
-                raise WorkspaceError(f"{path} is no file, folder or link; remove it from the snapshot")
-
-
-def _inner_target(top: Path, link: Path) -> str:
-    target = os.readlink(link)
-    inside = os.path.normpath(os.path.join(link.parent, target))
-    if os.path.isabs(target) or not Path(inside).is_relative_to(top):
-        raise WorkspaceError(f"{link} links to {target!r}, outside the snapshot; replace the link by a file")
-    return target
+def tree_entries(source: Path, at: str) -> Iterator[tuple[dict[str, Any], bytes | None]]:
+    """All that lies in the trusted folder `source`, to be written below `at`; raises as `source_entries` does."""
+    for kind, path, file in source_entries(source, at):
+        content, executable = source_content(kind, file)
+        if isinstance(content, bytes):
+            yield file_entry(path, content, executable)
+        else:
+            yield {"kind": kind, "path": path, "target": content}, None
 
 
 def _message(message: dict[str, Any], data: bytes | None = None) -> bytes:

@@ -17,12 +17,9 @@ import json
 import logging
 import random
 import secrets
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import datetime
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.sandbox.base import (
     WORKSPACE,
@@ -31,30 +28,31 @@ from harness.sandbox.base import (
     SandboxConfig,
     SandboxError,
     SandboxUnavailable,
+    check_command,
     check_mount,
+    environment,
     register_sandbox,
 )
 from harness.sandbox.forwarder import CHECK_SCRIPT, PROXY_ORIGIN, PROXY_PORT
 from harness.sandbox.kubernetes_access import check_access, check_network
 from harness.sandbox.kubernetes_api import ApiError, KubeApi, acquire, open_api, release
 from harness.sandbox.kubernetes_files import Parcel, pack_files, pack_folder, sent_bytes, unpack_tree
-from harness.sandbox.kubernetes_pod import COMMANDS, KEEPER, MANAGED_BY, READONLY, SHOWN, pod_manifest
+from harness.sandbox.kubernetes_leftovers import leftovers as leftovers
+from harness.sandbox.kubernetes_leftovers import run_blocking
+from harness.sandbox.kubernetes_pod import COMMANDS, CONTAINERS, KEEPER, READONLY, SHOWN, pod_manifest, process_limits
 from harness.sandbox.kubernetes_state import Loss, find_loss, is_running, never_starts, why_waiting
 from harness.sandbox.kubernetes_stream import PROGRAM, Answer, NoAnswer, ask
 from harness.sandbox.kubernetes_tunnel import Tunnel
-from harness.sandbox.leftovers import Leftover
-from harness.sandbox.owner import current_owner, is_alive, is_ours, labels
-from harness.sandbox.tree import PRUNED, Tree, WorkspaceError, file_parts, relative_parts
+from harness.sandbox.owner import current_owner, labels
+from harness.sandbox.shielding import to_its_end
+from harness.sandbox.tree import Tree, WorkspaceError, file_parts, relative_parts
 
 _OLDEST_PYTHON = [3, 9]
-_SPARE_PROCESSES = 16  # the host's own, of the same user, which a limit on processes counts too
 _KILLED = 137
 _ENDINGS = 6  # times that a container is told to kill all that runs in it, before it is given up
 _SWEEP_TIMEOUT = 20.0
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @register_sandbox("kubernetes")
@@ -80,7 +78,7 @@ class KubernetesSandbox(Sandbox):
             async with open_api(config.kubernetes) as api:
                 await check_access(api)
 
-        _run_blocking(check())
+        run_blocking(check())
 
     @property
     def python(self) -> str:
@@ -96,11 +94,11 @@ class KubernetesSandbox(Sandbox):
             async with asyncio.timeout(self._kube.start_timeout):
                 await self._start(self._api)
         except TimeoutError as error:
-            waiting = await self._shielded(self._why_waiting())
-            await self._shielded(self.stop())
+            waiting = await to_its_end(self._why_waiting())
+            await to_its_end(self.stop())
             raise SandboxError(f"no pod ran within {self._kube.start_timeout:.0f} s: {waiting}") from error
         except BaseException:
-            await self._shielded(self.stop())
+            await to_its_end(self.stop())
             raise
 
     async def exec(
@@ -114,19 +112,18 @@ class KubernetesSandbox(Sandbox):
         writable: bool = True,
     ) -> ExecResult:
         self._started()
-        if not argv or argv[0].startswith("-") or any("\0" in word for word in argv):
-            raise ValueError(f"argv {list(argv)[:3]} is no command; the first word must name a program")
+        check_command(argv)
         container = COMMANDS if writable else READONLY
         data = stdin or b""
         job = {
             "op": "run",
             "argv": list(argv),
             "cwd": str(PurePosixPath(WORKSPACE, *relative_parts(cwd))),
-            "env": self._environment() | dict(env or {}),
+            "env": environment(self._python) | dict(env or {}),
             "timeout": timeout,
             "stdin": len(data),
             "output_bytes": self.config.output_bytes,
-            "limits": _limits(self.config),
+            "limits": process_limits(self.config),
         }
         async with self._one_at_a_time:
             self._check_tunnel()
@@ -177,9 +174,9 @@ class KubernetesSandbox(Sandbox):
     async def read_tree(self, keep: Callable[[str, bytes], bool]) -> Tree:
         limits = self.config.limits
         known = json.dumps(list(self._sources)).encode()
-        job = {"op": "tree", "pruned": sorted(PRUNED), "known": len(known), "max_sent_bytes": sent_bytes(limits)}
+        job = {"op": "tree", "limits": limits.model_dump(), "known": len(known), "max_sent_bytes": sent_bytes(limits)}
         try:
-            answer = await self._files(job | limits.model_dump(), [known], max_content=sent_bytes(limits))
+            answer = await self._files(job, [known], max_content=sent_bytes(limits))
         except _Gone as error:
             return Tree(overflow=str(error))
         return await asyncio.to_thread(unpack_tree, answer.told, answer.content, limits, keep, dict(self._sources))
@@ -191,7 +188,7 @@ class KubernetesSandbox(Sandbox):
         self._sources |= parcel.sources
 
     async def stop(self) -> None:
-        await self._shielded(self._stop())
+        await to_its_end(self._stop())
 
     # --- the pod's life ---
 
@@ -200,8 +197,8 @@ class KubernetesSandbox(Sandbox):
         self._name = f"testgrad-{secrets.token_hex(8)}"
         await api.create_pod(pod_manifest(self.config, self._name, labels(current_owner()), uid, PROGRAM))
         pod = await self._wait_until_running(api)
-        for container in (KEEPER, COMMANDS, READONLY):
-            told = (await self._ask(container, {"op": "hello"})).told
+        for answer in await asyncio.gather(*(self._ask(container, {"op": "hello"}) for container in CONTAINERS)):
+            told = answer.told
             if told["version"] < _OLDEST_PYTHON:
                 raise SandboxUnavailable(
                     f"sandbox.kubernetes.python {self._kube.python} of image {self._kube.image} is "
@@ -258,28 +255,28 @@ class KubernetesSandbox(Sandbox):
             async with asyncio.timeout(timeout + self._kube.grace):
                 answer = await ask(self._api, self._name, container, job, [data], limit)
         except TimeoutError:
-            over = await self._shielded(self._is_quiet(container))
-            await self._shielded(self._end_all(container))
+            over = await to_its_end(self._is_quiet(container))
+            await to_its_end(self._end_all(container))
             if container in self._lost:
                 return _killed(self._lost[container])
             if over:
                 raise SandboxError(f"pod {self._name}: a command ended, and its answer did not arrive") from None
             return ExecResult(124, b"", b"the command stopped what held its deadline", timed_out=True)
         except (NoAnswer, ApiError) as error:
-            await self._shielded(self._end_all(container))
+            await to_its_end(self._end_all(container))
             if container in self._lost:
                 return _killed(self._lost[container])
             if isinstance(error, NoAnswer) and error.exit_code is not None:
                 return _killed("the command killed what watched it")
             raise  # no stream, or one that broke, and not because the container is gone
         except BaseException:
-            await self._shielded(self._end_all(container))
+            await to_its_end(self._end_all(container))
             raise
         told = answer.told
         if "failed" in told:
             raise SandboxError(f"a command could not be started in pod {self._name}: {told['failed']}")
         if told["left"]:
-            await self._shielded(self._end_all(container))
+            await to_its_end(self._end_all(container))
         return ExecResult(
             exit_code=told["exit"],
             stdout=answer.content[: told["out"]],
@@ -339,18 +336,6 @@ class KubernetesSandbox(Sandbox):
             raise SandboxError(f"pod {self._name}: {loss.reason}")
         self._lost[container] = loss.reason
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            "PATH": f"{PurePosixPath(self._python).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "HOME": "/tmp",
-            "TMPDIR": "/tmp",
-            "LANG": "C.UTF-8",
-            "USER": "sandbox",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": "0",
-            "PYTHONUTF8": "1",
-        }
-
     def _check_tunnel(self) -> None:
         if self._tunnel is not None and self._tunnel.failure is not None:
             raise SandboxError(f"pod {self._name} has lost its way to the proxy: {self._tunnel.failure}")
@@ -397,90 +382,9 @@ class KubernetesSandbox(Sandbox):
             await asyncio.sleep(self._kube.backoff * random.uniform(0.5, 1.5) * 2 ** (attempt - 1))
             attempt += 1
 
-    @staticmethod
-    async def _shielded(work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which goes on to its end although the caller be cancelled; that is raised after it."""
-        task = asyncio.ensure_future(work)
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            if not task.cancelled() and task.exception() is not None:
-                _log.warning("while being cancelled: %s", task.exception())
-            raise cancelled
-        return task.result()
-
 
 class _Gone(WorkspaceError):
     """The policy's code has cost the pod its life, and the workspace with it."""
-
-
-def leftovers(config: SandboxConfig) -> list[Leftover]:
-    """Pods of the configured namespace whose owner is dead; what `harness.reaper` asks for. Blocks.
-
-    Raises:
-        SandboxError: the cluster does not answer.
-    """
-    return _run_blocking(_leftovers(config))
-
-
-async def _leftovers(config: SandboxConfig) -> list[Leftover]:
-    async with open_api(config.kubernetes) as api:
-        pods = await api.list_pods(MANAGED_BY)
-    found = []
-    for pod in pods:
-        metadata = pod["metadata"]
-        owner = metadata.get("labels") or {}
-        if is_ours(owner) and not is_alive(owner):
-            made = metadata.get("creationTimestamp")
-            since = datetime.fromisoformat(made.replace("Z", "+00:00")).timestamp() if made else None
-            remove = partial(_remove_dead, config, metadata["name"], owner)
-            found.append(Leftover("kubernetes", "pod", metadata["name"], owner, since, remove))
-    return found
-
-
-def _remove_dead(config: SandboxConfig, name: str, owner: Mapping[str, str]) -> None:
-    if is_alive(owner):
-        raise SandboxError(f"pod {name} is in use; its owner lives")
-
-    async def remove() -> None:
-        async with open_api(config.kubernetes) as api:
-            await api.delete_pod(name, config.kubernetes.stop_timeout)
-
-    _run_blocking(remove())
-
-
-def _run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, from an event loop of its own in another thread: this one may have a loop that runs."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(asyncio.run(work))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="testgrad-kubernetes")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def _limits(config: SandboxConfig) -> dict[str, int]:
-    return {
-        "RLIMIT_CORE": 0,
-        "RLIMIT_AS": config.memory_bytes,
-        "RLIMIT_CPU": config.cpu_seconds,
-        "RLIMIT_FSIZE": config.file_bytes,
-        "RLIMIT_NOFILE": config.open_files,
-        "RLIMIT_NPROC": config.processes + _SPARE_PROCESSES,
-    }
 
 
 def _killed(reason: str) -> ExecResult:

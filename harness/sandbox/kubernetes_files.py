@@ -1,26 +1,26 @@
-"""What goes into a pod's workspace and what comes out of it, as entries; see `op_write` and `op_tree` inside.
+"""What goes into a pod's workspace and what comes out of it, as entries; see `pod_files` for the far end.
 
 Paths that come out are hostile and only ever keys of a `Tree`. A file that the host itself has uploaded is not sent
 back while its content is the same: its hash stands for it.
 """
 
-import base64
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.sandbox.base import SandboxError
-from harness.sandbox.tree import Tree, TreeLimits, WorkspaceError, file_parts, relative_parts
+from harness.sandbox.sieve import Sieve
+from harness.sandbox.source import source_content, source_entries
+from harness.sandbox.tree import Tree, TreeLimits, file_parts
 
 _SENT_BYTES = 64 << 20
 
 
 @dataclass
 class Parcel:
-    """Entries for `op_write` with the contents of its files in order; `sources` says where each content came from."""
+    """Entries for `write` with the contents of its files in order; `sources` says where each content came from."""
 
     entries: list[list[Any]] = field(default_factory=list)
     contents: list[bytes] = field(default_factory=list)
@@ -49,42 +49,16 @@ def pack_files(files: Mapping[str, bytes | None]) -> Parcel:
 
 
 def pack_folder(source: Path, relpath: str) -> Parcel:
-    """All that lies below the trusted directory `source`, to be put at `relpath`.
-
-    Raises:
-        WorkspaceError: a link that leads out of `source`, or a special file.
-    """
+    """All that lies below the trusted directory `source`, to be put at `relpath`; raises as `source_entries` does."""
     parcel = Parcel()
-    parts = relative_parts(relpath)
-    if parts:
-        parcel.entries.append(["folder", "/".join(parts), 0, None])
-    _pack(parcel, source, source, "/".join(parts) + "/" if parts else "")
+    for kind, path, file in source_entries(source, relpath):
+        content, executable = source_content(kind, file)
+        if isinstance(content, bytes):
+            parcel.add_file(path, content, executable)
+            parcel.sources[hashlib.sha256(content).hexdigest()] = file
+        else:
+            parcel.entries.append([kind, path, content, None])
     return parcel
-
-
-def _pack(parcel: Parcel, top: Path, folder: Path, prefix: str) -> None:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path, file = prefix + entry.name, Path(entry.path)
-            if entry.is_symlink():
-                parcel.entries.append(["link", path, _checked_target(top, file), None])
-            elif entry.is_dir():
-                parcel.entries.append(["folder", path, 0, None])
-                _pack(parcel, top, file, path + "/")
-            elif entry.is_file():
-                data = file.read_bytes()
-                parcel.add_file(path, data, bool(entry.stat().st_mode & 0o111))
-                parcel.sources[hashlib.sha256(data).hexdigest()] = file
-            else:
-                raise WorkspaceError(f"{file} is no file, folder or link; remove it from the snapshot")
-
-
-def _checked_target(top: Path, link: Path) -> str:
-    target = os.readlink(link)
-    inside = os.path.normpath(os.path.join(link.parent, target))
-    if os.path.isabs(target) or not Path(inside).is_relative_to(top):
-        raise WorkspaceError(f"{link} links to {target!r}, outside the snapshot; replace the link by a file")
-    return target
 
 
 def sent_bytes(limits: TreeLimits) -> int:
@@ -99,62 +73,29 @@ def unpack_tree(
     keep: Callable[[str, bytes], bool],
     sources: Mapping[str, Path],
 ) -> Tree:
-    """The tree of an answer of `op_tree`, bounded by `limits`.
+    """The tree of an answer to `tree`, bounded by `limits`.
 
     Raises:
         SandboxError: a file that was uploaded has changed on the host since.
     """
-    tree = Tree(overflow=str(told["overflow"]))
-    position = total = kept = 0
-    for count, (kind, encoded, *rest) in enumerate(told["entries"], 1):
-        path = os.fsdecode(base64.b64decode(encoded))
-        if count > limits.max_files:
-            tree.overflow = f"more than {limits.max_files} files"
-            break
-        if kind == "odd" or not path.isprintable():
-            tree.rejected.append((ascii(path), "unprintable name"))
-        elif kind == "link":
-            tree.links[path] = os.fsdecode(base64.b64decode(rest[0]))
-        elif kind == "special":
-            tree.rejected.append((path, "no regular file"))
-        elif kind == "deep":
-            tree.rejected.append((path, f"deeper than {limits.max_depth} folders"))
-        elif kind == "closed":
-            tree.rejected.append((path, f"cannot be opened ({rest[0]})"))
-        elif kind == "big":
-            tree.seen.add(path)
-            tree.rejected.append((path, f"larger than {limits.max_file_bytes} bytes"))
-        elif kind == "unsent":
-            tree.seen.add(path)
-            if not tree.overflow:
-                tree.rejected.append((path, f"changes of more than {limits.max_kept_bytes} bytes"))
-        if kind != "file":
-            continue
-        size, digest, follows = rest
-        data = content[position : position + size] if follows else _uploaded(digest, sources)
-        position += size if follows else 0
-        if not path.isprintable():
-            continue
-        tree.seen.add(path)
-        total += len(data)
-        if total > limits.max_total_bytes:
-            tree.overflow = f"more than {limits.max_total_bytes} bytes"
-            break
-        if not keep(path, data):
-            continue
-        if kept + len(data) > limits.max_kept_bytes:
-            tree.rejected.append((path, f"changes of more than {limits.max_kept_bytes} bytes"))
-            continue
-        kept += len(data)
-        tree.files[path] = data
-    return tree
+    sieve = Sieve(limits, keep)
+    position = 0
+    for path, size, digest, follows in told["files"]:
+        if follows:
+            sieve.add(path, content[position : position + size])
+            position += size
+        elif digest in sources:
+            sieve.add(path, _uploaded(sources[digest], digest))
+        else:
+            sieve.leave_out(path)
+    return sieve.tree(told["tree"])
 
 
-def _uploaded(digest: str, sources: Mapping[str, Path]) -> bytes:
+def _uploaded(source: Path, digest: str) -> bytes:
     try:
-        data = sources[digest].read_bytes()
-    except (KeyError, OSError) as error:
+        data = source.read_bytes()
+    except OSError as error:
         raise SandboxError(f"a file that was uploaded cannot be read on the host any more: {error!r}") from error
     if hashlib.sha256(data).hexdigest() != digest:
-        raise SandboxError(f"{sources[digest]} has changed since it was uploaded; leave snapshots alone during a run")
+        raise SandboxError(f"{source} has changed since it was uploaded; leave snapshots alone during a run")
     return data

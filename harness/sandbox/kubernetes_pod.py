@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.sandbox.base import SandboxConfig
 from harness.sandbox.kubernetes_config import KubernetesConfig, Toleration
-from harness.sandbox.kubernetes_inside import CONTROL
+from harness.sandbox.pod_main import CONTROL
 
 COMMANDS, READONLY, KEEPER = "commands", "readonly", "keeper"
 CONTAINERS = (KEEPER, COMMANDS, READONLY)
@@ -27,6 +27,7 @@ SHOWN = "/shown"
 """Where the keeper writes what the other containers see read-only: `/shown/0` is the first of `mounts`."""
 
 _KEEPER_BYTES = 256 << 20
+_SPARE_PROCESSES = 16  # the host's own, of the same user, which a limit on processes counts too
 
 
 def pod_manifest(config: SandboxConfig, name: str, labels: Mapping[str, str], uid: int, init: str) -> dict[str, Any]:
@@ -72,6 +73,18 @@ def pod_manifest(config: SandboxConfig, name: str, labels: Mapping[str, str], ui
         spec["tolerations"] = [_toleration(each) for each in kube.tolerations]
     metadata = {"name": name, "namespace": kube.namespace, "labels": {**labels, **MANAGED_BY}}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def process_limits(config: SandboxConfig) -> dict[str, int]:
+    """Limits of each process of a command, by the names that Python gives them."""
+    return {
+        "RLIMIT_CORE": 0,
+        "RLIMIT_AS": config.memory_bytes,
+        "RLIMIT_CPU": config.cpu_seconds,
+        "RLIMIT_FSIZE": config.file_bytes,
+        "RLIMIT_NOFILE": config.open_files,
+        "RLIMIT_NPROC": config.processes + _SPARE_PROCESSES,
+    }
 
 
 def network_policy(kube: KubernetesConfig) -> dict[str, Any]:

@@ -1,23 +1,23 @@
 """One operation in a container, over the exec stream: what is said to the program inside, and what it answers.
 
 Messages of the stream begin with a byte that names their channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended. Stdin
-cannot be closed, so everything is told with its length; see `kubernetes_inside`.
+cannot be closed, so everything is told with its length; see `pod_main`.
 """
 
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from harness.sandbox.base import SandboxError
+from harness.sandbox.carried import program
 from harness.sandbox.kubernetes_api import KubeApi
-from harness.sandbox.kubernetes_inside import BOOT
+from harness.sandbox.pod_main import BOOT
 
-PROGRAM = Path(__file__).with_name("kubernetes_inside.py").read_text(encoding="utf-8")
+PROGRAM = program("pod_main", "pod_commands", "pod_files", "pod_processes", "pod_relay", "tree")
 
 _STDIN, _STDOUT, _STDERR, _END = range(4)
 _CHUNK = 32 << 10  # bytes of a message: what every proxy on the way takes
@@ -134,6 +134,6 @@ def _parse(out: bytes, max_content: int) -> Answer | None:
 
 def _content_bytes(told: Mapping[str, Any]) -> int:
     """How many bytes follow an answer, by what it tells itself."""
-    if "entries" in told:
-        return sum(entry[2] for entry in told["entries"] if entry[0] == "file" and entry[4])
+    if "files" in told:
+        return sum(size for _, size, _, follows in told["files"] if follows)
     return int(told.get("out", 0)) + int(told.get("err", 0)) + int(told.get("size", 0))

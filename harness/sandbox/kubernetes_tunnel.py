@@ -13,9 +13,9 @@ import aiohttp
 
 from harness.sandbox.base import SandboxError
 from harness.sandbox.kubernetes_api import KubeApi
-from harness.sandbox.kubernetes_inside import frames
 from harness.sandbox.kubernetes_pod import KEEPER
 from harness.sandbox.kubernetes_stream import argv_of, packet
+from harness.sandbox.pod_relay import frames
 
 _CHUNK = 16 << 10
 _READY = b"ready\n"

@@ -1,4 +1,4 @@
-"""What sandboxes leave behind when their process dies, and the host directories of the embedded ones.
+"""What sandboxes leave behind when their process dies, and the host directories of the embedded ones and of helpers.
 
 Such a directory is made with a lock that dies with its process: a better sign of life than the pid in its label, which
 means nothing across containers that share a directory.
@@ -10,7 +10,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def remove_base(base: Path, lock: int) -> None:
         os.rmdir(base)
     finally:
         os.close(lock)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A private folder for the time of the context, which is found like a sandbox's if this process is killed."""
+    base, lock = make_base(None)
+    try:
+        yield base
+    finally:
+        remove_base(base, lock)
 
 
 def leftover_folders(root: Path | None = None) -> list[Leftover]:

@@ -1,16 +1,21 @@
 """Reading and writing a directory that hostile code has filled.
 
 Every step goes through an open directory descriptor and refuses links, so a link that a trial made, or swaps in at the
-last moment, leads nowhere. Only regular files are opened. Depth, number and size are bounded.
+last moment, leads nowhere. Only regular files are opened. Depth, number, size and the length of names are bounded.
+Rights that the owner lacks are given before they are needed: taking them away must not hinder the host.
+
+Some backends carry this file's text into a sandbox (see `carried`): standard library only, but for a stand-in of
+pydantic, Python >= 3.9.
 """
 
+import errno
 import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +23,17 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a fifo must not wait
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+MAX_PATH_BYTES = 1024
+"""Longer paths are left out of a tree: together with the folder of a snapshot they could exceed the kernel's limit."""
+
+INSIDERS_DOING = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+        *(errno.ENAMETOOLONG, errno.ENOTEMPTY, errno.ETXTBSY, errno.EMLINK, errno.ENXIO, errno.ENODEV),
+    }
+)
+"""Errors that hostile code can bring about by what it leaves in a workspace."""
 
 PRUNED = frozenset({".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
 """Folders that are neither read nor counted: what they hold can never be part of a patch."""
@@ -28,12 +44,17 @@ class WorkspaceError(ValueError):
 
 
 class TreeLimits(BaseModel):
-    """Bounds of what is read from a workspace. Beyond `max_files` or `max_total_bytes` nothing of it is used."""
+    """Bounds of what is read from a workspace. Beyond those of the whole nothing of it is used: `max_files`,
+    `max_total_bytes`, `max_name_bytes`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_files: int = Field(default=20_000, ge=1, description="files and folders in a workspace")
     max_total_bytes: int = Field(default=512 << 20, ge=1, description="bytes of all files of a workspace")
+    max_name_bytes: int = Field(
+        default=4 << 20, ge=1, description="bytes of the paths of all files and folders, and of what links lead to"
+    )
     max_file_bytes: int = Field(default=4 << 20, ge=1, description="bytes of one file; larger ones are left out")
     max_kept_bytes: int = Field(
         default=16 << 20, ge=1, description="bytes of all kept files; further ones are left out"
@@ -84,6 +105,17 @@ def relative_parts(relpath: str) -> tuple[str, ...]:
 
 
 @contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Make WorkspaceErrors, which say `what`, of the errors that hostile code can bring about."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in INSIDERS_DOING:
+            raise
+        raise WorkspaceError(f"{what} ({error.strerror})") from error
+
+
+@contextmanager
 def open_folder(root: int, parts: tuple[str, ...], owner: int | None = None, create: bool = False) -> Iterator[int]:
     """A descriptor of the folder at `parts` below `root`, reached without following a link.
 
@@ -92,15 +124,15 @@ def open_folder(root: int, parts: tuple[str, ...], owner: int | None = None, cre
     Raises:
         WorkspaceError: a part is missing, a link, or no folder.
     """
+    _give_rights(root)
     current = os.dup(root)
     try:
         for part in parts:
-            if create:
-                _make_folder(current, part, owner)
-            try:
+            with blaming(f"{'/'.join(parts)}: {part!r} is no folder"):
+                if create:
+                    _make_folder(current, part, owner)
+                make_accessible(current, part)
                 below = os.open(part, _DIRECTORY, dir_fd=current)
-            except OSError as error:
-                raise WorkspaceError(f"{'/'.join(parts)}: {part!r} is no folder ({error.strerror})") from error
             os.close(current)
             current = below
         yield current
@@ -114,10 +146,9 @@ def read_regular(folder: int, name: str, max_bytes: int) -> bytes:
     Raises:
         WorkspaceError: it is missing, a link, no regular file, unreadable, or larger than `max_bytes`.
     """
-    try:
+    make_accessible(folder, name)
+    with blaming(f"{name!r} cannot be read"):
         fd = os.open(name, _READ, dir_fd=folder)
-    except OSError as error:
-        raise WorkspaceError(f"{name!r} cannot be read ({error.strerror})") from error
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -146,7 +177,8 @@ def write_regular(
     if executable is None:
         executable = _is_executable(folder, name)
     remove_regular(folder, name)
-    fd = os.open(name, _CREATE, 0o755 if executable else 0o644, dir_fd=folder)
+    with blaming(f"{name!r} cannot be made"):
+        fd = os.open(name, _CREATE, 0o755 if executable else 0o644, dir_fd=folder)
     with open(fd, "wb") as stream:
         if owner is not None:
             os.fchown(fd, owner, owner)
@@ -159,68 +191,79 @@ def remove_regular(folder: int, name: str) -> None:
     Raises:
         WorkspaceError: a folder has that name.
     """
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise WorkspaceError(f"{name!r} cannot be replaced ({error.strerror})") from error
+    with blaming(f"{name!r} cannot be replaced"):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            pass
 
 
 def read_tree(root: int, limits: TreeLimits, keep: Callable[[str, bytes], bool]) -> Tree:
     """All that lies below `root`, within `limits`, with the content of the files for which `keep(path, content)`."""
     walk = _Walk(limits, keep)
-    walk.folder(root, "", 0)
+    while walk.pending and not walk.tree.overflow:
+        path = walk.pending.pop()
+        try:
+            with open_folder(root, PurePosixPath(path).parts) as fd:
+                walk.folder(fd, path)
+        except WorkspaceError as error:
+            walk.tree.rejected.append((path or ".", str(error)))
     return walk.tree
 
 
 class _Walk:
+    """Folders are opened one after the other from the root on, so that depth costs neither descriptors nor stack."""
+
     def __init__(self, limits: TreeLimits, keep: Callable[[str, bytes], bool]) -> None:
         self.tree = Tree()
         self.limits = limits
         self.keep = keep
-        self.entries = self.total = self.kept = 0
+        self.pending = [""]
+        self.entries = self.names = self.total = self.kept = 0
 
-    def folder(self, fd: int, prefix: str, depth: int) -> None:
+    def folder(self, fd: int, path: str) -> None:
+        prefix = path and path + "/"
         with os.scandir(fd) as entries:
             for entry in entries:
                 if self.tree.overflow:
                     return
                 if entry.name in PRUNED and entry.is_dir(follow_symlinks=False):
                     continue
-                self.entry(fd, entry, prefix + entry.name, depth)
+                self.entry(fd, entry, prefix + entry.name)
 
-    def entry(self, folder: int, entry: "os.DirEntry[str]", path: str, depth: int) -> None:
+    def entry(self, folder: int, entry: "os.DirEntry[str]", path: str) -> None:
         self.entries += 1
+        length = len(os.fsencode(path))
+        self.named(length)
         if self.entries > self.limits.max_files:
             self.tree.overflow = f"more than {self.limits.max_files} files"
+        if self.tree.overflow:
             return
-        status = entry.stat(follow_symlinks=False)
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            return
         if not path.isprintable():  # also the surrogates that stand for bytes which are no UTF-8
             self.tree.rejected.append((ascii(path), "unprintable name"))
+        elif length > MAX_PATH_BYTES:
+            self.tree.rejected.append((path, f"path of more than {MAX_PATH_BYTES} bytes"))
         elif stat.S_ISDIR(status.st_mode):
-            self.subfolder(folder, entry.name, path, depth + 1)
+            if path.count("/") < self.limits.max_depth:
+                self.pending.append(path)
+            else:
+                self.tree.rejected.append((path, f"deeper than {self.limits.max_depth} folders"))
         elif stat.S_ISLNK(status.st_mode):
-            self.tree.links[path] = os.readlink(entry.name, dir_fd=folder)
+            self.tree.links[path] = target = os.readlink(entry.name, dir_fd=folder)
+            self.named(len(os.fsencode(target)))
         elif stat.S_ISREG(status.st_mode):
             self.regular(folder, entry.name, path, status.st_size)
         else:
             self.tree.rejected.append((path, "no regular file"))
 
-    def subfolder(self, folder: int, name: str, path: str, depth: int) -> None:
-        if depth > self.limits.max_depth:
-            self.tree.rejected.append((path, f"deeper than {self.limits.max_depth} folders"))
-            return
-        make_accessible(folder, name)
-        try:
-            fd = os.open(name, _DIRECTORY, dir_fd=folder)
-        except OSError as error:
-            self.tree.rejected.append((path, f"cannot be opened ({error.strerror})"))
-            return
-        try:
-            self.folder(fd, path + "/", depth)
-        finally:
-            os.close(fd)
+    def named(self, length: int) -> None:
+        self.names += length
+        if self.names > self.limits.max_name_bytes:
+            self.tree.overflow = f"names of more than {self.limits.max_name_bytes} bytes"
 
     def regular(self, folder: int, name: str, path: str, size: int) -> None:
         self.tree.seen.add(path)
@@ -231,7 +274,6 @@ class _Walk:
         if size > self.limits.max_file_bytes:
             self.tree.rejected.append((path, f"larger than {self.limits.max_file_bytes} bytes"))
             return
-        make_accessible(folder, name)
         try:
             data = read_regular(folder, name, self.limits.max_file_bytes)
         except WorkspaceError as error:
@@ -246,52 +288,62 @@ class _Walk:
         self.tree.files[path] = data
 
 
-def copy_tree(source: Path, target: int, owner: int | None = None) -> None:
-    """Copy the trusted directory `source` into the open folder `target`; the copies belong to uid and gid `owner`.
+def put(
+    root: int,
+    kind: str,
+    path: str,
+    content: bytes | str | None = None,
+    executable: bool | None = None,
+    owner: int | None = None,
+) -> None:
+    """Make the `folder`, `file` or `link` at `path` below `root`, with its folders; or see that it is `gone`.
+
+    `content` are a file's bytes, or what a link leads to; `executable` is as for `write_regular`. What is made belongs
+    to uid and gid `owner`.
 
     Raises:
-        WorkspaceError: a link that leads out of `source`, or a special file.
+        WorkspaceError: the path leads out, or something is in its way.
     """
-    _copy_folder(source, source, target, owner)
-
-
-def _copy_folder(top: Path, source: Path, target: int, owner: int | None) -> None:
-    with os.scandir(source) as entries:
-        for entry in entries:
-            path = Path(entry.path)
-            if entry.is_symlink():
-                _copy_link(top, path, target)
-            elif entry.is_dir():
-                with open_folder(target, (entry.name,), owner, create=True) as below:
-                    _copy_folder(top, path, below, owner)
-            elif entry.is_file():
-                executable = bool(entry.stat().st_mode & 0o111)
-                write_regular(target, entry.name, path.read_bytes(), owner, executable)
-            else:
-                raise WorkspaceError(f"{path} is no file, folder or link; remove it from the snapshot")
-
-
-def _copy_link(top: Path, link: Path, target: int) -> None:
-    leads_to = os.readlink(link)
-    inside = os.path.normpath(os.path.join(link.parent, leads_to))
-    if os.path.isabs(leads_to) or not Path(inside).is_relative_to(top):
-        raise WorkspaceError(f"{link} links to {leads_to!r}, outside the snapshot; replace the link by a file")
-    remove_regular(target, link.name)
-    os.symlink(leads_to, link.name, dir_fd=target)
+    if kind == "folder":
+        with open_folder(root, relative_parts(path), owner, create=True):
+            return
+    folders, name = file_parts(path)
+    with open_folder(root, folders, owner, create=kind != "gone") as folder:
+        if kind == "file":
+            assert isinstance(content, bytes)
+            write_regular(folder, name, content, owner, executable)
+            return
+        remove_regular(folder, name)
+        if kind == "link":
+            assert isinstance(content, str)
+            with blaming(f"{path!r} cannot be made"):
+                os.symlink(content, name, dir_fd=folder)
 
 
 def make_accessible(folder: int, name: str) -> None:
-    """Give the owner full rights to the file or folder `name`, never to what a link of that name points to."""
+    """Give the owner full rights to the file or folder `name`, never to what a link of that name points to.
+
+    Where that cannot be, whoever opens it next learns why.
+    """
     try:
         fd = os.open(name, _LOOK, dir_fd=folder)
     except OSError:
-        return  # gone meanwhile; whoever opens it next says so
+        return
     try:
-        mode = os.fstat(fd).st_mode
-        if mode & 0o700 != 0o700 and (stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not mode & 0o400)):
-            os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) | 0o700)
+        _give_rights(fd)
     finally:
         os.close(fd)
+
+
+def _give_rights(fd: int) -> None:
+    """Give the owner full rights to the open folder, or the right to read the open file."""
+    mode = os.fstat(fd).st_mode
+    if mode & 0o700 == 0o700 or not (stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not mode & 0o400)):
+        return
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(mode) | 0o700)  # fchmod does not take what was opened to look at
+    except OSError:
+        pass
 
 
 def clear_folder(root: int) -> None:

@@ -1,6 +1,7 @@
 """Grading: the patch, in a fresh sandbox, under the hidden tests; the verdict is computed here, on the host."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from harness.patch import Patch, apply, filter_patch
 from harness.pool.snapshot import upload_snapshot
 from harness.pool.task import Task
 from harness.sandbox import ExecResult, Sandbox, SandboxConfig, SandboxError, WorkspaceError, create_sandbox
-from harness.verifier.config import VerifierConfig
+from harness.verifier.config import CONFIRMATIONS, VerifierConfig
 from harness.verifier.graders import GRADERS, Grader, GradingError
 from harness.verifier.health import grading_works
 from harness.verifier.hidden import protected_paths
@@ -29,8 +30,9 @@ async def grade(
 ) -> Verdict:
     """Judge `patch` by the hidden tests of `task`, in sandboxes that `create` makes.
 
-    Whatever the patch does to its grading, reward 0 is the most it gets. `infra_error` is returned, not raised: no
-    sandbox could be made, or the grading breaks on the task's own solution as well.
+    Whatever the patch does to its grading, reward 0 is the most it gets. Where few tests have sentinels, a pass counts
+    only if it can be repeated, since it might be a lucky guess (`VerifierConfig.guess_odds`). `infra_error` is
+    returned, not raised: no sandbox could be made, or the grading breaks on the task's own solution as well.
 
     Raises:
         GradingError: the task asks for a way of grading that does not exist here.
@@ -40,12 +42,21 @@ async def grade(
     setting = _Setting(_grading_config(config, verifier), verifier, create)
     started = time.monotonic()
     patch = await asyncio.to_thread(filter_patch, patch, task.snapshot, protected_paths(task))
-    runs = 0
+    runs = passes = 0
+    luck = 1.0
     while True:
         runs += 1
         judgement, log = await _run(task, patch, setting)
-        if not judgement.repeat or runs > verifier.retries:
+        if judgement.status is Status.PASSED:
+            passes += 1
+            luck *= judgement.odds
+            if luck <= verifier.guess_odds or judgement.odds == 1.0 or passes > CONFIRMATIONS:
+                break
+        elif not judgement.repeat or runs - passes > verifier.retries:
             break
+    if passes and judgement.status is Status.FAILED:
+        reason = f"it passed, but not again under other sentinels: {judgement.reason}"
+        judgement = dataclasses.replace(judgement, reason=reason)
     if judgement.status is Status.BROKEN:
         problem = await grading_works(task, f"{config!r} {verifier!r}", lambda known: _run(task, known, setting))
         if problem:

@@ -12,7 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.pool.kinds import split_pytest_id
-from harness.verifier.sentinels import FALSEHOODS, Names, SentinelTests, different_copies, parse_function, source_lines
+from harness.verifier.sentinels import (
+    ENOUGH,
+    FALSEHOODS,
+    Names,
+    SentinelTests,
+    different_copies,
+    odds_of,
+    parse_function,
+    source_lines,
+)
 from harness.verifier.wrong import UNCERTAIN, FunctionLike, expect_wrong
 
 _PLAIN_FALSEHOODS = {
@@ -22,7 +31,6 @@ _PLAIN_FALSEHOODS = {
 }
 _HARMLESS_MARKS = ("parametrize", "usefixtures", "asyncio", "anyio")
 _ENDS_TEST = frozenset({"skip", "skipTest", "xfail", "fail", "exit", "importorskip"})
-_MAX_TESTS = 4
 _MAX_PARAMETERS = 4
 _OWN_FIXTURES = frozenset({"self", "tmp_path", "tmpdir", "monkeypatch", "capsys", "capfd", "caplog", "recwarn"})
 """Fixtures that are new for each test, so that a copy of a test cannot disturb the test itself."""
@@ -53,11 +61,11 @@ def add_pytest_sentinels(files: Mapping[str, bytes], test_ids: Sequence[str], rn
     real = {split_pytest_id(test_id)[1][-1] for test_id in test_ids}
     names = Names(real, rng, taken, prefix="")  # settings may call tests otherwise: each name begins as a real one does
     additions: list[tuple[_Place, FunctionLike, bool]] = []
-    copied: list[_Place] = []
+    numbers: list[int] = []
     twins: dict[str, str | None] = {}
     for place in sorted(places, key=_may_disturb):
-        copies = _copies(place.node, names, rng) if len(copied) < _MAX_TESTS else []
-        copied += [place] * bool(copies)
+        copies = _copies(place.node, names, rng) if odds_of(numbers) > ENOUGH else []
+        numbers.append(len(copies))
         for number, wrong in enumerate(copies):
             additions.append((place, wrong, number == 0))
             twins |= place.ids(wrong.name)

@@ -27,13 +27,18 @@ class Report(BaseModel):
 
 @dataclass(frozen=True)
 class Judgement:
-    """Status, why, and the status of each of the task's tests. `repeat`: another run could end otherwise."""
+    """Status, why, and the status of each of the task's tests.
+
+    `repeat`: another run could end otherwise. `odds`: how probably a pass is no more than a lucky guess which tests are
+    sentinels; 0 where there is nothing to guess.
+    """
 
     status: Status
     reason: str
     tests: Mapping[str, str] = field(default_factory=dict)
     details: Mapping[str, str] = field(default_factory=dict)
     repeat: bool = False
+    odds: float = 0.0
 
 
 def find_report(result: ExecResult, nonce: str) -> Report | None:

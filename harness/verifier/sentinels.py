@@ -11,9 +11,11 @@ a value read from the asserting frame) makes these pass too, and so shows itself
 
 import ast
 import copy
+import math
 import random
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -52,9 +54,11 @@ FALSEHOODS = {
 
 F = TypeVar("F", bound=FunctionLike)
 
-_MAX_TESTS = 4
 _COPIES = 4
 """Copies of a test: code that guesses which of them is the test itself is right once in five times, for each test."""
+
+ENOUGH = 1 / 500
+"""Odds of guessing for all copied tests at once, below which no further test is copied."""
 
 _WORDS = frozenset({"again", "both", "case", "empty", "first", "large", "last", "more", "one", "other", "small", "two"})
 
@@ -70,6 +74,20 @@ class SentinelTests:
     files: Mapping[str, bytes]
     twins: Mapping[str, str | None]
 
+    @property
+    def odds(self) -> float:
+        """How probably a guess tells each copied test from its copies; 1 where there is none.
+
+        The parameters of a pytest test are one guess together.
+        """
+        pairs = {(twin.partition("[")[0], name.partition("[")[0]) for name, twin in self.twins.items() if twin}
+        return odds_of(Counter(twin for twin, _ in pairs).values())
+
+
+def odds_of(copies: Iterable[int]) -> float:
+    """The odds of guessing for tests with so many copies each."""
+    return math.prod(1 / (1 + number) for number in copies)
+
 
 def add_sentinels(files: Mapping[str, bytes], test_ids: Sequence[str], rng: random.Random) -> SentinelTests:
     """Lay sentinels among the tests `test_ids` of `files` (path -> content), drawn from `rng`."""
@@ -79,6 +97,7 @@ def add_sentinels(files: Mapping[str, bytes], test_ids: Sequence[str], rng: rand
     names = Names([test_id.rsplit(".", 1)[1] for test_id in order], rng)
     tests: list[tuple[ast.FunctionDef, str | None]] = []
     host = None
+    numbers: list[int] = []
     for test_id in order:
         if host is not None and not test_id.startswith(host + "."):
             continue  # a copy needs its own class's set-up, and one class takes all
@@ -86,7 +105,8 @@ def add_sentinels(files: Mapping[str, bytes], test_ids: Sequence[str], rng: rand
         if copies:
             host = test_id.rsplit(".", 1)[0]
             tests += [(wrong, test_id) for wrong in copies]
-        if len({twin for _, twin in tests}) == _MAX_TESTS:
+            numbers.append(len(copies))
+        if odds_of(numbers) <= ENOUGH:
             break
     tests += [(_framework(kind, names, rng), None) for kind in _kinds_used(modules, order)]
     rng.shuffle(tests)

@@ -6,12 +6,13 @@ One of each kind, in the embedded sandbox; `TESTGRAD_ALL_ATTACKS=1`, and `python
 import asyncio
 import collections
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import pytest_asyncio
 from support.attack_tables.table import ATTACKS, HONEST
 from support.attack_task import RIGHT, grading_kinds, write_attacked
-from support.attacks import Attack, Honest, attempt, config_for, py, solve
+from support.attacks import Attack, Honest, attempt, backend, py, solve, unproven
 from support.witness import Witness
 
 from harness.pool.task import Task
@@ -20,10 +21,11 @@ from harness.sandbox import SandboxConfig
 TaskOf = Callable[[str, bool], Task]
 
 
-@pytest.fixture(scope="session", params=[pytest.param("docker", marks=pytest.mark.docker), "bubblewrap"])
-def config(request: pytest.FixtureRequest) -> SandboxConfig:
+@pytest_asyncio.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), "bubblewrap", "kubernetes"])
+async def config(request: pytest.FixtureRequest) -> AsyncIterator[SandboxConfig]:
     """Each backend that runs here; the tests of the others are skipped with the reason."""
-    return config_for(request.param)
+    async with backend(request.param) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +43,14 @@ def task_of(tmp_path_factory: pytest.TempPathFactory) -> TaskOf:
 
 
 ALL = bool(os.environ.get("TESTGRAD_ALL_ATTACKS"))
-FIRST_OF_KIND = list({attack.kind: attack for attack in reversed(ATTACKS)}.values())
+FIRST_OF_KIND = [*{attack.kind: attack for attack in reversed(ATTACKS)}.values()]
+ON_KUBERNETES = {"closed_rights", "daemon_in_a_session_of_its_own", "other_ports_of_the_proxys_way"}
+"""Tried each time, since what they attack is the backend's own code."""
 
 CASES = [
     pytest.param(attack, report, id=f"{attack.name}-{report}")
-    for attack in (ATTACKS if ALL else FIRST_OF_KIND)
+    for attack in ATTACKS
+    if ALL or attack in FIRST_OF_KIND or attack.name in ON_KUBERNETES
     for report in attack.reports
     if report in grading_kinds()
 ]
@@ -53,7 +58,10 @@ CASES = [
 
 @pytest.mark.parametrize(("attack", "report"), CASES)
 async def test_the_attack_gets_nothing(config: SandboxConfig, task_of: TaskOf, attack: Attack, report: str) -> None:
-    _leave_out_most(config)
+    if reason := unproven(attack, config.backend):
+        pytest.skip(reason)
+    if not (config.backend == "kubernetes" and attack.name in ON_KUBERNETES and report == "unittest"):
+        _leave_out_most(config)
     evidence = await attempt(attack, task_of(report, attack.history), config)
     assert not evidence.faults, f"the attack itself is wrong: {evidence}"
     assert not evidence.succeeded, evidence
@@ -86,14 +94,14 @@ def test_the_suite_is_whole() -> None:
 
 async def test_an_attack_that_works_is_seen(task_of: TaskOf) -> None:
     """The suite's own eyes: a reward, a breach and a touch of the host's witness all count as success."""
-    config = config_for("bubblewrap")
     task = task_of("unittest", False)
-    rewarded = await attempt(Attack("solves_it", "test", "x", files={"calc.py": RIGHT}), task, config)
-    assert rewarded.succeeded and rewarded.misclassified
-    breached = await attempt(Attack("breaches", "test", "x", commands=(py("breach('here')"),)), task, config)
-    assert breached.succeeded
-    broken = await attempt(Attack("is_wrong", "test", "x", commands=(py("1 / 0"),)), task, config)
-    assert broken.faults and not broken.succeeded
+    async with backend("bubblewrap") as config:
+        rewarded = await attempt(Attack("solves_it", "test", "x", files={"calc.py": RIGHT}), task, config)
+        assert rewarded.succeeded and rewarded.misclassified
+        breached = await attempt(Attack("breaches", "test", "x", commands=(py("breach('here')"),)), task, config)
+        assert breached.succeeded
+        broken = await attempt(Attack("is_wrong", "test", "x", commands=(py("1 / 0"),)), task, config)
+        assert broken.faults and not broken.succeeded
     async with Witness.watching() as witness:
         _, writer = await asyncio.open_connection("127.0.0.1", witness.ports["OPEN_PORT"])
         writer.close()

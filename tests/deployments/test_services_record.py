@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deployments import services
+from deployments.server_kinds import Kind
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -26,10 +27,10 @@ def stand_in(*extra: str, script: str = SERVER) -> Callable[[Path, int], list[st
 
 
 @pytest.fixture
-def light(monkeypatch: pytest.MonkeyPatch) -> dict[str, services.Kind]:
+def light(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
     """Small programs in the servers' places: what is tested here is whose processes are kept and stopped."""
     kinds = {
-        name: services.Kind(name, 0, "/health", stand_in(*extra), lambda root, port: {})
+        name: Kind(name, 0, "/health", stand_in(*extra), lambda root, port: {})
         for name, extra in {"prefect": [], "mlflow": ["child"]}.items()
     }
     monkeypatch.setattr(services, "KINDS", kinds)
@@ -53,7 +54,7 @@ def session(leader: int) -> list[int]:
     return found
 
 
-def test_up_twice_is_up_once_and_down_stops_child_processes(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+def test_up_twice_is_up_once_and_down_stops_child_processes(tmp_path: Path, light: dict[str, Kind]) -> None:
     try:
         first = services.up(tmp_path)
         leaders = [entry["pid"] for entry in recorded(tmp_path).values()]
@@ -69,9 +70,7 @@ def test_up_twice_is_up_once_and_down_stops_child_processes(tmp_path: Path, ligh
     services.down(tmp_path)
 
 
-def test_only_what_died_is_started_again_with_what_it_left_stopped(
-    tmp_path: Path, light: dict[str, services.Kind]
-) -> None:
+def test_only_what_died_is_started_again_with_what_it_left_stopped(tmp_path: Path, light: dict[str, Kind]) -> None:
     try:
         services.up(tmp_path)
         before = recorded(tmp_path)
@@ -87,7 +86,7 @@ def test_only_what_died_is_started_again_with_what_it_left_stopped(
         services.down(tmp_path)
 
 
-def test_down_spares_a_stranger_that_got_the_same_process_id(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+def test_down_spares_a_stranger_that_got_the_same_process_id(tmp_path: Path, light: dict[str, Kind]) -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
         (tmp_path / "services").mkdir()
@@ -101,7 +100,7 @@ def test_down_spares_a_stranger_that_got_the_same_process_id(tmp_path: Path, lig
 
 
 def test_a_taken_port_is_tried_again_elsewhere(
-    tmp_path: Path, light: dict[str, services.Kind], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, light: dict[str, Kind], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program takes the port between the look and the bind: the stranger answers, and is not believed."""
     taken = subprocess.Popen([sys.executable, "-c", SERVER, "0"])
@@ -126,9 +125,9 @@ def stranger_port(pid: int) -> int:
 
 
 def test_a_server_that_ends_is_reported_and_the_other_stopped(
-    tmp_path: Path, light: dict[str, services.Kind], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, light: dict[str, Kind], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = services.Kind("MLflow", 0, "/health", stand_in(script="raise SystemExit('no such table')"), lambda *a: {})
+    broken = Kind("MLflow", 0, "/health", stand_in(script="raise SystemExit('no such table')"), lambda *a: {})
     monkeypatch.setitem(services.KINDS, "mlflow", broken)
     with pytest.raises(
         services.ServiceError, match=r"MLflow ended before it answered: no such table \(log: .*mlflow.log"
@@ -138,7 +137,7 @@ def test_a_server_that_ends_is_reported_and_the_other_stopped(
     assert [entry.state for entry in services.status(tmp_path)] == ["down", "down"]
 
 
-def test_servers_are_found_on_the_ports_they_had(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+def test_servers_are_found_on_the_ports_they_had(tmp_path: Path, light: dict[str, Kind]) -> None:
     try:
         first = services.up(tmp_path)
         services.down(tmp_path)
@@ -147,7 +146,7 @@ def test_servers_are_found_on_the_ports_they_had(tmp_path: Path, light: dict[str
         services.down(tmp_path)
 
 
-def test_servers_do_not_inherit_ignored_signals(tmp_path: Path, light: dict[str, services.Kind]) -> None:
+def test_servers_do_not_inherit_ignored_signals(tmp_path: Path, light: dict[str, Kind]) -> None:
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         services.up(tmp_path)

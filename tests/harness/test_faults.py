@@ -36,7 +36,7 @@ from harness.trial import TrialResult, TrialSpec, run_trial, run_trial_with_retr
 from harness.verifier import Status, Verdict, VerifierConfig
 from trainer.rollout import Outcome, Sampling
 
-TRIALS = int(os.environ.get("TESTGRAD_FAULT_TRIALS", "200"))
+TRIALS = int(os.environ.get("TESTGRAD_FAULT_TRIALS", "100"))
 CONCURRENT = 64
 ATTEMPTS = 6
 RATE = 0.2
@@ -49,7 +49,7 @@ ANSWERS = {
 BUDGETS = BudgetConfig(
     setup_sec=5, hang_sec=1, patch_sec=5, stop_sec=2, grading_sec=60, backoff_sec=0.01, max_backoff_sec=0.1
 )
-PATIENT = VerifierConfig(timeout_sec=20)
+PATIENT = VerifierConfig(timeout_sec=20, guess_odds=1.0)
 WORKING = ScaffoldConfig(name="working")
 TRIAL_STAGES = ("start", "upload", "write_files", "exec", "read_tree", "stop")
 GRADING_STAGES = ("start", "upload", "write_files", "mount_read_only", "exec", "stop")

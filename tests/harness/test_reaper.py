@@ -61,6 +61,28 @@ def test_the_living_are_alive_and_the_dead_are_dead(tmp_path: Path) -> None:
     assert not is_alive({**mine, "testgrad.started": "another-boot.1"}), "a pid that is used again"
 
 
+SCRATCH = """
+import os
+from harness.pool.snapshot import scratch
+from harness.sandbox.owner import owned_by
+with owned_by(run="exp1", trial="t-7"), scratch() as folder:
+    (folder / "repo").mkdir()
+    print(folder, flush=True)
+    os._exit(9)
+"""
+
+
+def test_a_helpers_folder_is_found_too(tmp_path: Path, temporary: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRATCH], capture_output=True, text=True, env={**os.environ, "TMPDIR": str(temporary)}
+    )
+    folder = Path(done.stdout.strip())
+    assert (folder / "repo").is_dir() and folder.parent == temporary
+    os.utime(folder, (time.time() - 3600,) * 2)
+    (leftover,) = reap(SandboxConfig(root=tmp_path)).found
+    assert (leftover.name, leftover.labels["testgrad.trial"]) == (str(folder), "t-7") and not folder.exists()
+
+
 def test_what_cannot_be_judged_counts_as_alive(tmp_path: Path) -> None:
     _, dead = die(tmp_path)
     assert is_alive({**dead, "testgrad.host": "elsewhere"})

@@ -23,6 +23,7 @@ import psutil
 import pytest
 from support.attack_task import RIGHT, WRONG
 from support.docker import docker_sandbox
+from support.kube import fake_cluster
 from support.scripted import ScriptedPolicy
 from support.tiny import tiny_tokenizer
 from support.witness import Witness
@@ -42,7 +43,8 @@ REFUSED = frozenset({Status.FAILED, Status.BROKEN, Status.TAMPERED})
 
 VERIFIER = VerifierConfig(timeout_sec=6.0, retries=0, memory_bytes=512 << 20, cpu_seconds=6, processes=32)
 COMMAND_SECONDS = 8.0
-BACKENDS = ("bubblewrap", "docker")
+BACKENDS = ("bubblewrap", "docker", "kubernetes")
+_OF_THE_KUBELET = frozenset({"fork and memory bombs", "disk filling", "escaping limits"})
 TREE = TreeLimits(max_files=2_000, max_total_bytes=32 << 20, max_file_bytes=1 << 20, max_kept_bytes=4 << 20)
 
 RAN = "[the attack runs]"
@@ -180,8 +182,9 @@ class Evidence:
         )
 
 
-def config_for(backend: str) -> SandboxConfig:
-    """Limits that are far from a host's, and small enough for bombs to be short.
+@asynccontextmanager
+async def backend(name: str) -> AsyncIterator[SandboxConfig]:
+    """Limits that are far from a host's, and small enough for bombs to be short, for the time of the context.
 
     Skips the calling test, loudly, where the backend cannot be had; the first call for docker may start its engine.
     """
@@ -196,14 +199,26 @@ def config_for(backend: str) -> SandboxConfig:
         "cpu_seconds": 30,
         "limits": TREE,
     }
-    if backend == "docker":
-        return docker_sandbox(**limits)
-    config = SandboxConfig(backend=backend, **limits)
+    if name == "docker":
+        yield docker_sandbox(**limits)
+        return
+    if name == "kubernetes":
+        async with fake_cluster() as cluster:
+            yield cluster.config(**limits)
+        return
+    config = SandboxConfig(backend=name, **limits)
     try:
         require_isolation(config)
     except SandboxUnavailable as error:
-        pytest.skip(f"NO ATTACK IS TRIED ON {backend.upper()}: {error}")
-    return config
+        pytest.skip(f"NO ATTACK IS TRIED ON {name.upper()}: {error}")
+    yield config
+
+
+def unproven(attack: Attack, name: str) -> str:
+    """Why nothing is shown by an attack on a backend; empty if something is."""
+    if name == "kubernetes" and attack.kind in _OF_THE_KUBELET:
+        return "the fake cluster's node runs real processes, but enforces none of a kubelet's limits"
+    return ""
 
 
 def py(code: str, ends: bool = True, hidden: bool = False) -> Command:

@@ -5,10 +5,12 @@ v4.channel.k8s.io.
 """
 
 import asyncio
+import functools
 import json
+import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ VERSION = "1.37"
 """Of the Kubernetes whose schemas manifests must fit."""
 
 TOKEN = "fake-token"
+
+# A schema is a file of a megabyte, which the package would read for each manifest.
+kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
 
 
 @dataclass
@@ -112,6 +117,20 @@ def _state(name: str, container: Any) -> dict[str, Any]:
     return {"name": name, "ready": False, "state": {"terminated": {"reason": container.reason, "exitCode": 137}}}
 
 
+@contextmanager
+def _few_certificates(path: Path) -> Iterator[None]:
+    """Let the client, which speaks plain HTTP here, not read all certificates of the machine each time."""
+    before = os.environ.get("SSL_CERT_FILE")
+    path.touch()
+    os.environ["SSL_CERT_FILE"] = str(path)
+    try:
+        yield
+    finally:
+        del os.environ["SSL_CERT_FILE"]
+        if before is not None:
+            os.environ["SSL_CERT_FILE"] = before
+
+
 @asynccontextmanager
 async def fake_cluster() -> AsyncIterator[FakeCluster]:
     """A running fake; afterwards nothing of it is left, whatever the test has left."""
@@ -123,7 +142,7 @@ async def fake_cluster() -> AsyncIterator[FakeCluster]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _few_certificates(Path(folder, "none.pem")):
         cluster.url = f"http://127.0.0.1:{port}"
         cluster.kubeconfig = Path(folder, "config")
         write_kubeconfig(cluster)

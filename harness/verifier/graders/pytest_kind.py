@@ -50,7 +50,7 @@ class PytestGrader(Grader):
             "runtime": "/grader/pytest.zip",
         }
         extra = {"pytest.zip": self.runtime, "empty.ini": b"[pytest]\n"}
-        return await run_trusted(sandbox, "pytest_child.py", job, limit, self.expected, self.tests.twins, extra)
+        return await run_trusted(sandbox, "pytest_child.py", job, limit, self.expected, self.tests, extra)
 
 
 def escape_id(test_id: str) -> str:

@@ -1,5 +1,6 @@
 """Starting the trusted runner of `inside/`, and reading what it reports."""
 
+import dataclasses
 import json
 import secrets
 from collections.abc import Collection, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 from harness.sandbox import ExecResult, Sandbox
 from harness.verifier.graders import base
 from harness.verifier.report import Judgement, judge
+from harness.verifier.sentinels import SentinelTests
 
 _INSIDE = Path(__file__).parents[1] / "inside"
 _RUNNER = (_INSIDE / "runner.py").read_bytes()
@@ -20,7 +22,7 @@ async def run_trusted(
     job: Mapping[str, Any],
     limit: float,
     expected: Collection[str],
-    sentinels: Mapping[str, str | None],
+    sentinels: SentinelTests,
     extra_files: Mapping[str, bytes] | None = None,
 ) -> tuple[Judgement, ExecResult]:
     """Run `inside/<child>` on `job` and judge its report; `extra_files` are shown beside it in /grader."""
@@ -32,4 +34,5 @@ async def run_trusted(
         stdin=json.dumps({"nonce": nonce, "deadline": limit, **job}).encode(),
         timeout=limit + base.GRACE,
     )
-    return judge(result, nonce, expected, sentinels), result
+    judgement = judge(result, nonce, expected, sentinels.twins)
+    return dataclasses.replace(judgement, odds=sentinels.odds), result

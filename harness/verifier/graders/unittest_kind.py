@@ -31,7 +31,7 @@ class UnittestGrader(Grader):
             "path": [WORKSPACE, "/tests"],
             "tests_dir": "/tests",
         }
-        return await run_trusted(sandbox, "unittest_child.py", job, limit, self.expected, self.tests.twins)
+        return await run_trusted(sandbox, "unittest_child.py", job, limit, self.expected, self.tests)
 
 
 def _sources(expected: list[str], tests: SentinelTests) -> dict[str, str]:

@@ -100,6 +100,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         await writer.drain()
 
 
+NO_FORWARDER = "a pod has no socket and no forwarder inside: see test_kubernetes_tunnel"
+
+
 async def test_a_command_gets_answers_from_its_session(proxy, policy, sandbox) -> None:
     session = proxy.open_session("s", SAMPLING)
     url = await connect(proxy, session, sandbox)
@@ -112,6 +115,7 @@ async def test_a_command_gets_answers_from_its_session(proxy, policy, sandbox) -
     assert session.capture.num_turns == 2 and session.infra_failure is None
 
 
+@pytest.mark.not_on("kubernetes", NO_FORWARDER)
 async def test_the_proxy_is_all_that_can_be_reached(proxy, sandbox) -> None:
     session = proxy.open_session("s", SAMPLING)
     own_port = int(session.origin.rpartition(":")[2])
@@ -245,6 +249,7 @@ async def test_a_killed_command_stops_its_generation(proxy, policy, sandbox) -> 
     assert session.cancelled == 1 and session.infra_failure is None
 
 
+@pytest.mark.not_on("kubernetes", NO_FORWARDER)
 async def test_killing_the_forwarder_is_the_agents_own_doing(proxy, sandbox) -> None:
     session = proxy.open_session("s", SAMPLING)
     url = await connect(proxy, session, sandbox)
@@ -296,6 +301,7 @@ except ChildProcessError:
     assert (await python(sandbox, code)).stdout == expected
 
 
+@pytest.mark.not_on("kubernetes", NO_FORWARDER)
 async def test_large_bodies_and_half_closed_connections_pass_whole(sandbox) -> None:
     async with serving(echo) as path:
         await sandbox.connect_proxy(path)
@@ -365,6 +371,7 @@ print([os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(4)])
         assert result.stdout == b"[0, 0, 0, 0]\n", result.stderr
 
 
+@pytest.mark.not_on("kubernetes", NO_FORWARDER)
 async def test_one_sandbox_cannot_use_up_the_hosts_descriptors(proxy, sandbox, monkeypatch) -> None:
     monkeypatch.setattr(doorway, "MAX_CONNECTIONS", 5)
     session = proxy.open_session("s", SAMPLING)
@@ -424,6 +431,7 @@ while True:
     assert session.infra_failure is None
 
 
+@pytest.mark.not_on("kubernetes", NO_FORWARDER)
 async def test_the_forwarder_ends_with_its_command(proxy, sandbox) -> None:
     await connect(proxy, proxy.open_session("s", SAMPLING), sandbox)
     mark = f"mark-{os.getpid()}-forwarder"
@@ -443,6 +451,7 @@ print(sum({mark!r}.encode() in open(f"/proc/{{pid}}/cmdline", "rb").read() for p
     assert not any(mark.encode() in line for line in lines)
 
 
+@pytest.mark.not_on("kubernetes", NO_FORWARDER)
 async def test_a_proxy_that_does_not_answer_is_the_machines_fault(sandbox) -> None:
     async with serving(echo) as path:
         pass

@@ -66,6 +66,7 @@ for name in ("/x", "/usr/x", "/etc/x", "/dev/x", "/bin/x", "/proc/sys/kernel/hos
     assert (result.exit_code, result.stdout) == (0, b"")
 
 
+@pytest.mark.not_on("kubernetes", "a fake node takes capabilities in another way; the manifest is looked at")
 async def test_no_capabilities_and_no_further_namespaces(make: Make) -> None:
     result = await run(
         make,
@@ -97,6 +98,7 @@ async def test_memory_limit(make: Make) -> None:
     assert b"MemoryError" in result.stderr
 
 
+@pytest.mark.not_on("kubernetes", "a pod counts by user, some of its own processes too: test_kubernetes_exec")
 async def test_process_limit(make: Make) -> None:
     result = await run(
         make,
@@ -118,6 +120,7 @@ os._exit(0)
     assert 4 < int(result.stdout) < 16
 
 
+@pytest.mark.not_on("kubernetes", "the fake cluster's node bounds no volume; the manifest is looked at")
 async def test_file_size_limit_and_tmp_limit(make: Make) -> None:
     result = await run(
         make,

@@ -78,6 +78,7 @@ async def test_cancelling_kills_before_it_propagates(make: Make) -> None:
         assert await run(sandbox, "echo", "usable") == (0, b"usable\n")
 
 
+@pytest.mark.not_on("kubernetes", "a fake node ends a command in seconds; one cancelled command is above")
 async def test_cancelling_at_any_moment_leaves_no_process_and_no_descriptor(make: Make) -> None:
     mark = f"mark-{os.getpid()}-early"
     async with make() as sandbox:
@@ -113,6 +114,7 @@ async def test_output_is_capped_and_the_child_not_blocked(make: Make) -> None:
         assert len(endless.stdout) == 2000
 
 
+@pytest.mark.not_on("kubernetes", "a fake node makes one pod after the other")
 async def test_many_at_once(make: Make) -> None:
     sandboxes = [make(max_concurrent_execs=4) for _ in range(16)]
     await asyncio.gather(*(sandbox.start() for sandbox in sandboxes))

@@ -59,12 +59,12 @@ async def test_hard_links_do_not_spread_a_write(sandbox: Sandbox) -> None:
     assert await sandbox.read_file("b", 100) == b"old\n"
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "x\0y", "", ".", "\udcff/x" * 200])
-async def test_paths_that_lead_out_are_refused(sandbox: Sandbox, path: str) -> None:
-    with pytest.raises(WorkspaceError):
-        await sandbox.read_file(path, 10)
-    with pytest.raises(WorkspaceError):
-        await sandbox.write_file(path, b"x")
+async def test_paths_that_lead_out_are_refused(sandbox: Sandbox) -> None:
+    for path in ("../x", "/etc/passwd", "a/../../x", "x\0y", "", ".", "\udcff/x" * 200):
+        with pytest.raises(WorkspaceError):
+            await sandbox.read_file(path, 10)
+        with pytest.raises(WorkspaceError):
+            await sandbox.write_file(path, b"x")
 
 
 async def test_only_regular_files_of_bounded_size_are_read(sandbox: Sandbox) -> None:
@@ -123,7 +123,7 @@ async def test_upload_copies_content_mode_and_inner_links(sandbox: Sandbox, tmp_
 
 async def test_read_only_mounts_cannot_be_changed(sandbox: Sandbox) -> None:
     await sandbox.mount_read_only("/tests", {"d/t.py": b"content", "top": b"x"})
-    await sandbox.mount_read_only("/other", {"o": b"y"})
+    await sandbox.mount_read_only("/grader", {"o": b"y"})
     code = """
 import os
 attempts = [lambda: open("/tests/d/t.py", "w"), lambda: open("/tests/new", "w"), lambda: os.unlink("/tests/top"),
@@ -135,7 +135,7 @@ for attempt in attempts:
         print("changed")
     except OSError:
         pass
-print(open("/tests/d/t.py").read(), open("/other/o").read())
+print(open("/tests/d/t.py").read(), open("/grader/o").read())
 """
     result = await sandbox.exec(["python3", "-I", "-S", "-c", code], timeout=20)
     assert result.stdout == b"content y\n"

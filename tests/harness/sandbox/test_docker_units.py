@@ -15,9 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from harness.sandbox import SandboxConfig, SandboxError, SandboxUnavailable, create_sandbox, docker_images
+from harness.sandbox import (
+    SandboxConfig,
+    SandboxError,
+    SandboxUnavailable,
+    create_sandbox,
+    docker_engine,
+    docker_images,
+)
 from harness.sandbox.docker_config import DockerConfig, DockerHost, hosts_of
-from harness.sandbox.docker_engine import EngineError
+from harness.sandbox.docker_engine import Engine, EngineError
 from harness.sandbox.docker_images import ImageRecord, ensure_image, make_room
 from harness.sandbox.docker_keeper import tree_entries
 from harness.sandbox.docker_pool import HostPool
@@ -256,15 +263,47 @@ def test_a_broken_record_makes_nothing_removable(tmp_path: Path) -> None:
     assert list(json.loads(path.read_text())["tcp://x"]) == ["a:1"]
 
 
+class BusyClient:
+    """A client of an engine that refuses some times with `status`, then knows nothing of what it is asked for."""
+
+    def __init__(self, status: int, times: int) -> None:
+        self.status, self.times, self.asked = status, times, 0
+
+    def remove_volume(self, name: str, **more: Any) -> None:
+        from docker.errors import APIError
+        from requests import Response
+
+        self.asked += 1
+        response = Response()
+        response.status_code = self.status if self.asked <= self.times else 404
+        raise APIError("volume is in use", response=response)
+
+    remove_container = remove_volume
+
+
+@pytest.mark.parametrize("what", ["remove", "remove_volume"])
+def test_what_is_still_in_use_is_removed_a_moment_later(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docker")
+    engine = Engine.__new__(Engine)
+    engine.host, engine._sdk, engine._client = DockerHost(), docker_engine._sdk(), BusyClient(409, 3)
+    getattr(engine, what)("v")
+    assert engine._client.asked == 4
+    monkeypatch.setattr(docker_engine, "_GONE_TIMEOUT", 0.05)
+    for status, times in ((409, 1000), (500, 1)):
+        engine._client = BusyClient(status, times)
+        with pytest.raises(EngineError, match="cannot remove a"):
+            getattr(engine, what)("v")
+
+
 def test_snapshots_with_links_that_lead_out_are_refused(tmp_path: Path) -> None:
     (tmp_path / "repo" / "inner").mkdir(parents=True)
     (tmp_path / "repo" / "a").write_text("x")
     (tmp_path / "repo" / "inner" / "up").symlink_to("../a")
-    entries = {entry["path"]: entry["kind"] for entry, _ in tree_entries(tmp_path / "repo", ("at",))}
+    entries = {entry["path"]: entry["kind"] for entry, _ in tree_entries(tmp_path / "repo", "at")}
     assert entries == {"at": "folder", "at/a": "file", "at/inner": "folder", "at/inner/up": "link"}
     for target in ("../../outside", "/etc/passwd", "../inner/../../b"):
         link = tmp_path / "repo" / "inner" / "out"
         link.symlink_to(target)
         with pytest.raises(WorkspaceError, match="outside"):
-            list(tree_entries(tmp_path / "repo", ()))
+            list(tree_entries(tmp_path / "repo", "."))
         link.unlink()

@@ -2,12 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from support.kube import FakeCluster, fake_cluster, write_kubeconfig
+from support.kube import FakeCluster, write_kubeconfig
 
 from harness.sandbox import (
     Sandbox,
@@ -24,12 +22,6 @@ from harness.sandbox.kubernetes_pod import MANAGED_BY, POLICY_NAME
 from harness.sandbox.owner import Owner, current_owner, labels, owned_by
 
 PODS = "/pods"
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with fake_cluster() as running:
-        yield running
 
 
 async def works(sandbox: Sandbox) -> bool:

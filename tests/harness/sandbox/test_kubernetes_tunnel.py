@@ -9,7 +9,7 @@ import psutil
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from support.kube import FakeCluster, fake_cluster
+from support.kube import FakeCluster
 
 from harness.sandbox import SandboxError, create_sandbox
 from harness.sandbox.forwarder import PROXY_ORIGIN
@@ -24,12 +24,6 @@ threads = [threading.Thread(target=fetch, args=(b"x" * n,)) for n in (1, 70_000,
 [t.start() for t in threads]; [t.join() for t in threads]
 print(sorted(sizes))
 """
-
-
-@pytest_asyncio.fixture
-async def cluster() -> AsyncIterator[FakeCluster]:
-    async with fake_cluster() as running:
-        yield running
 
 
 @pytest_asyncio.fixture

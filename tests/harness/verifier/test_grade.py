@@ -9,8 +9,10 @@ from harness.pool.index import read_index
 from harness.pool.kata import PoolPaths
 from harness.pool.kinds import REPORT_KINDS, ReportKind
 from harness.pool.task import Task
-from harness.sandbox import SandboxConfig
+from harness.sandbox import ExecResult, Sandbox, SandboxConfig
 from harness.verifier import GradingError, Status, Verdict, VerdictError, VerifierConfig, grade
+from harness.verifier.graders import GRADERS, Grader
+from harness.verifier.report import Judgement
 
 BASE = {
     "instruction.md": "Repair it.",
@@ -151,3 +153,58 @@ def test_only_passing_earns_a_reward() -> None:
         Verdict(1.0, Status.TAMPERED, "x")
     with pytest.raises(VerdictError):
         Verdict(0.0, Status.PASSED, "x")
+
+
+ONE_BIT = """\
+import unittest
+from pkg.core import total
+
+
+class TestTotal(unittest.TestCase):
+    def test_sum(self):
+        self.assertEqual(total([1, 2]) == 3, True)
+"""
+
+
+async def test_a_pass_that_a_guess_may_have_brought_must_be_repeated(tmp_path: Path) -> None:
+    files = BASE | {"tests/sub/test_core.py": ONE_BIT, "task.toml": BASE["task.toml"].partition(', "sub')[0] + "]\n"}
+    task = make_task(tmp_path, **files)
+    patch = Patch({"pkg/core.py": b"def total(xs):\n    return sum(xs)\n"})
+    verdicts = [
+        await grade(task, patch, SandboxConfig(), VerifierConfig(guess_odds=odds)) for odds in (0.5, 0.25, 0.01)
+    ]
+    assert [(verdict.reward, verdict.runs) for verdict in verdicts] == [(1.0, 1), (1.0, 2), (1.0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        ([(Status.PASSED, 0.2), (Status.FAILED, 0.2)], (0.0, Status.FAILED, 2)),
+        ([(Status.PASSED, 0.2), (Status.TAMPERED, 0.2)], (0.0, Status.TAMPERED, 2)),
+        ([(Status.PASSED, 0.2), (Status.PASSED, 0.2), (Status.FAILED, 0.2)], (0.0, Status.FAILED, 3)),
+        ([(Status.PASSED, 0.002)], (1.0, Status.PASSED, 1)),
+        ([(Status.PASSED, 1.0)], (1.0, Status.PASSED, 1)),  # without copies there is no guess to repeat
+        ([(Status.PASSED, 0.0)], (1.0, Status.PASSED, 1)),
+    ],
+)
+async def test_luck_runs_out(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: list[tuple[Status, float]],
+    expected: tuple[float, Status, int],
+) -> None:
+    left = list(run)
+
+    class Lucky(Grader):
+        def prepare(self) -> None:
+            pass
+
+        async def run(self, sandbox: Sandbox, limit: float) -> tuple[Judgement, ExecResult]:
+            status, odds = left.pop(0)
+            return Judgement(status, "why", odds=odds), ExecResult(0, b"", b"")
+
+    monkeypatch.setitem(GRADERS, "unittest", Lucky)
+    verdict = await grade(make_task(tmp_path), Patch(), SandboxConfig(), VerifierConfig())
+    assert (verdict.reward, verdict.status, verdict.runs) == expected
+    assert ("not again" in verdict.reason) == (verdict.status is Status.FAILED)
+    assert not left

@@ -183,6 +183,19 @@ ATTACKS = [
         ),
     ),
     _out(
+        "paths_beyond_all_limits",
+        "leaves folders so deep that no system call takes a path to what is in them",
+        py(
+            """
+            import os
+            for depth in range(60):
+                os.mkdir("d" * 200)
+                os.chdir("d" * 200)
+                open("calc.py", "w").close()
+            """
+        ),
+    ),
+    _out(
         "paths_that_lead_out",
         "leaves archives and a patch whose members lead out, for an extractor",
         py(
