@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -167,24 +167,16 @@ def import_plugin(name: str) -> None:
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """A run config from a YAML file, with `section.key=value` overrides on top.
+    """The run that a file configures, with profiles and site below it, environment and `overrides` on top.
+
+    See `flows.configuration.load_run`, which also tells which layer said what.
 
     Raises:
-        ConfigError: no such file, not YAML, or values that cannot run.
+        ConfigError: a layer cannot be read, or what they add up to cannot run.
     """
-    try:
-        values = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such file") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected `key: value` lines, found {type(values).__name__}")
-    for override in overrides:
-        _override(values, override)
-    return parse_config(values, str(path))
+    from flows.configuration import load_run  # built on this module
+
+    return load_run(path, overrides).config
 
 
 def parse_config(values: dict[str, Any], source: str) -> RunConfig:
@@ -216,7 +208,9 @@ def _explain(source: str, problem: Any) -> str:
 def _fields_at(location: Iterable[Any]) -> list[str]:
     model: Any = RunConfig
     for part in location:
-        model = model.model_fields[part].annotation
+        annotation = model.model_fields[part].annotation
+        # an optional section is a union of it and None
+        model = next((kind for kind in get_args(annotation) if hasattr(kind, "model_fields")), annotation)
     return sorted(model.model_fields)
 
 

@@ -13,6 +13,7 @@ from tasks.progress import Event, emit
 from tasks.run import RunRef
 from tasks.run_trials import run_trials
 from tasks.sample_pool import sample_heldout
+from tasks.snapshots import record_snapshots
 from tasks.summarise_evaluation import summarise_evaluation
 from tasks.verify_trials import verify_trials
 from trainer.rollout import Sampling
@@ -23,6 +24,7 @@ async def evaluate(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     """Score the weights that the run's replicas serve, those after step `step`."""
     config, label = read_run_config(run), eval_label(step)
     await sample_heldout(run, label, config.data, config.evaluation)
+    await record_snapshots(run, label)
     emit(Event("stage", label, "evaluation"))
     sampling = Sampling(config.evaluation.temperature, config.evaluation.top_p, config.rollout.max_tokens_per_turn)
     await both(

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from flows.config import RunConfig
+from flows.evaluation_view import print_outcomes, print_parts, print_scores
 from flows.plot import plot_run
 from flows.view import steps_table
 from tasks.evaluation import difference_interval, mean_interval
@@ -43,22 +44,17 @@ def report_quickstart(console: Console, config: RunConfig, root: Path, summary: 
 
 
 def report_evaluation(console: Console, summary: dict[str, Any]) -> None:
-    """Scores with their interval and coverage."""
-    if not summary["clusters"]:
-        console.print(f"nothing was scored: of {summary['launched']} trials, left out {summary['left_out']}")
-        return
-    interval = mean_interval(summary["clusters"])
-    console.print(
-        f"mean reward {summary['mean_reward']:.3f}   "
-        f"by function {interval.mean:.3f} (95 % {interval.low:.3f} to {interval.high:.3f})"
-    )
-    for name in sorted((n for n in summary if n.startswith("pass_at_")), key=lambda n: int(n.rsplit("_", 1)[1])):
-        console.print(f"{name.replace('_at_', '@')} {summary[name]:.3f}", highlight=False)
-    console.print(
-        f"{summary['scored']} of {summary['launched']} trials scored, {summary['tasks']} tasks", highlight=False
-    )
-    if summary["left_out"]:
-        console.print(f"left out: {summary['left_out']}", highlight=False)
+    """Scores with their interval and coverage, parts of the pool, and how the trials ended."""
+    print_scores(console, summary)
+    if summary["scored"]:
+        console.print(
+            f"mean reward {summary['mean_reward']:.3f} of {summary['scored']} of {summary['launched']} trials scored",
+            highlight=False,
+        )
+    else:
+        console.print(f"nothing was scored, of {summary['launched']} trials", highlight=False)
+    print_parts(console, summary)
+    print_outcomes(console, summary)
 
 
 def _before_after(console: Console, before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ GROUP_SCHEMA = pa.schema(
         ("attempts", pa.int32()),
         ("greedy", pa.bool_()),
         ("scaffold", pa.string()),
+        ("repository", pa.string()),
+        ("difficulty", pa.string()),
     ]
 )
 
@@ -30,8 +32,8 @@ GREEDY = "#greedy"
 class Group:
     """One task in one round. `cluster` is what scores are resampled by: variants of a function are not independent.
 
-    `scaffold` is the one that the index names for the task. A `greedy` group is one trial at temperature 0, whose
-    reward is the baseline of the group that `baseline_of` names.
+    `scaffold`, `repository` and `difficulty` are what the index says of the task, None where it says nothing. A
+    `greedy` group is one trial at temperature 0, whose reward is the baseline of the group that `baseline_of` names.
     """
 
     group_id: str
@@ -41,6 +43,8 @@ class Group:
     attempts: int
     greedy: bool = False
     scaffold: str | None = None
+    repository: str | None = None
+    difficulty: str | None = None
 
     @property
     def baseline_of(self) -> str:
@@ -93,6 +97,8 @@ def as_groups(tasks: Sequence[TaskPointer], label: str, attempts: int, greedy: b
             str(t.extra.get("function", t.instance_id)),
             attempts,
             scaffold=t.extra.get("scaffold") or None,
+            repository=_told(t, "repo"),
+            difficulty=_told(t, "difficulty"),
         )
         for t in tasks
     ]
@@ -103,6 +109,11 @@ def as_groups(tasks: Sequence[TaskPointer], label: str, attempts: int, greedy: b
         for group in groups
         for row in (group, replace(group, group_id=group.group_id + GREEDY, attempts=1, greedy=True))
     ]
+
+
+def _told(task: TaskPointer, name: str) -> str | None:
+    value = task.extra.get(name)
+    return str(value) if value is not None and value != "" else None
 
 
 def groups_path(folder: Path, refill: int = 0) -> Path:

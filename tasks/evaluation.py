@@ -2,56 +2,46 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import comb
 from typing import Any
 
 import numpy as np
 
 from tasks.assemble_batch import filter_trials
 from tasks.draw import Group
+from tasks.outcome_table import outcome_table
+from tasks.statistics.intervals import Interval, difference_interval, mean_interval
+from tasks.statistics.pass_rates import TaskResult, by_part, pass_at_k, rates
 from tasks.trial_files import StoredTrial
 
-RESAMPLES = 10_000
+__all__ = [
+    "PARTS",
+    "Interval",
+    "difference_interval",
+    "mean_interval",
+    "pass_at_k",
+    "stored_results",
+    "summarise",
+    "task_results",
+]
 
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def pass_at_k(attempts: int, solved: int, k: int) -> float:
-    """Chance that at least one of `k` attempts solves a task, unbiased: 1 - C(n-c, k)/C(n, k).
-
-    Chen et al., 2021 (arXiv:2107.03374).
-
-    Raises:
-        ValueError: fewer than `k` attempts.
-    """
-    if attempts < k:
-        raise ValueError(f"pass@{k} needs {k} attempts, there are {attempts}")
-    return 1.0 - comb(attempts - solved, k) / comb(attempts, k)
+PARTS = ("repository", "difficulty")
 
 
 def summarise(trials: Sequence[StoredTrial], groups: Sequence[Group]) -> dict[str, Any]:
-    """Mean reward, pass@k and coverage; rewards by cluster, for comparing two evaluations.
+    """Mean reward, pass@k and coverage, in all and by part; rewards by cluster and task, for comparing evaluations.
 
     Trials that infrastructure spoiled are left out and counted, never taken for failures of the policy.
     """
     scored, reasons = filter_trials(trials)
-    rewards: dict[str, list[float]] = defaultdict(list)
-    for item in scored:
-        rewards[item.group_id].append(item.reward)
     clusters: dict[str, list[float]] = defaultdict(list)
-    for group in groups:
-        clusters[group.cluster] += rewards[group.group_id]
+    cluster_of = {group.group_id: group.cluster for group in groups}
+    for item in scored:
+        clusters[cluster_of[item.group_id]].append(item.reward)
     launched = sum(group.attempts for group in groups)
     values = [item.reward for item in scored]
-    summary: dict[str, Any] = {
+    results = task_results(trials, groups)
+    pass_at = {k: rate.to_json() for k, rate in rates(results).items()}
+    return {
         "mean_reward": sum(values) / len(values) if values else float("nan"),
         "tasks": len(groups),
         "scored": len(scored),
@@ -61,35 +51,47 @@ def summarise(trials: Sequence[StoredTrial], groups: Sequence[Group]) -> dict[st
         "mean_response_length": float(np.mean([item.trial.record["response_length"] for item in scored]))
         if scored
         else 0.0,
-        "clusters": {name: values for name, values in sorted(clusters.items()) if values},
-    }
-    fewest = min((len(attempts) for attempts in rewards.values() if attempts), default=0)
-    for k in sorted({k for k in (1, 2, 4, 8, 16) if k <= fewest}):
-        summary[f"pass_at_{k}"] = float(np.mean([pass_at_k(len(a), round(sum(a)), k) for a in rewards.values() if a]))
-    return summary
+        "clusters": {name: rewards for name, rewards in sorted(clusters.items())},
+        "pass_at": {str(k): rate for k, rate in pass_at.items()},
+        "parts": {name: _part(results, name) for name in PARTS},
+        "outcomes": outcome_table(trials, launched),
+        "results": {task: result.to_json() for task, result in results.items()},
+    } | {f"pass_at_{k}": rate["value"] for k, rate in pass_at.items()}
 
 
-def mean_interval(clusters: Mapping[str, Sequence[float]], seed: int = 0) -> Interval:
-    """Mean of the cluster means, with a bootstrap over clusters: attempts at one function are not independent."""
-    means = np.array([np.mean(values) for values in clusters.values()])
-    return _bootstrap(means, seed)
+def task_results(trials: Sequence[StoredTrial], groups: Sequence[Group]) -> dict[str, TaskResult]:
+    """The attempts at each task, in the order in which they began. Which comes first so says nothing of how it ended.
 
-
-def difference_interval(
-    before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]], seed: int = 0
-) -> Interval:
-    """Mean over clusters of after minus before, paired by cluster, with a bootstrap over clusters.
-
-    Raises:
-        ValueError: no cluster is in both.
+    One that was tried again because infrastructure failed began when its first try did.
     """
-    shared = sorted(before.keys() & after.keys())
-    if not shared:
-        raise ValueError("the two evaluations share no task")
-    return _bootstrap(np.array([np.mean(after[name]) - np.mean(before[name]) for name in shared]), seed)
+    scored, _ = filter_trials(trials)
+    rewards = {item.trial.session_id: item.reward for item in scored}
+    attempts: dict[str, list[StoredTrial]] = defaultdict(list)
+    for trial in trials:
+        attempts[trial.group_id].append(trial)
+    return {
+        group.task_id: TaskResult(
+            group.cluster,
+            [rewards.get(trial.session_id) for trial in sorted(attempts[group.group_id], key=_began)],
+            group.repository,
+            group.difficulty,
+        )
+        for group in groups
+    }
 
 
-def _bootstrap(values: np.ndarray, seed: int) -> Interval:
-    picks = np.random.default_rng(seed).integers(0, len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[picks].mean(1), [0.025, 0.975])
-    return Interval(float(values.mean()), float(low), float(high))
+def stored_results(record: Mapping[str, Any]) -> dict[str, TaskResult]:
+    """The attempts at each task, from the record of an evaluation."""
+    return {task: TaskResult(**result) for task, result in record["results"].items()}
+
+
+def _part(results: Mapping[str, TaskResult], name: str) -> dict[str, Any]:
+    return {
+        part: {"tasks": len(members)} | {"pass_at": {str(k): rate.to_json() for k, rate in rates(members).items()}}
+        for part, members in by_part(results, name).items()
+    }
+
+
+def _began(trial: StoredTrial) -> tuple[float, str]:
+    record = trial.record
+    return record["started_at"] - record["timings"].get("retries", 0.0), trial.session_id

@@ -3,7 +3,7 @@
     config.json                     resolved configuration, versions
     steps/step_000012/              groups.parquet groups_refill_1.parquet rewards.json batch.parquet scores.parquet
                                     advantages.json update.json sync.json fidelity.json trials.parquet record.json
-    evals/step_000010/              groups.parquet trials.parquet record.json
+    evals/step_000010/              groups.parquet snapshots.json trials.parquet record.json
     trials/step_000012/<session>/   trial.json rollout.parquet trajectory.json patch.json patch.diff verdict.json
     checkpoints/global_step_10/     learner shards, a marker written last
     logs/<exp>.log  logs/<exp>_vllm.log

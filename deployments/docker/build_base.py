@@ -50,6 +50,8 @@ _SKIPPED = {
     "lib2to3",
 }
 _LINKS = {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")}
+# Empty by now, but programs built elsewhere, such as agents, still ask for them by name.
+_C_LIBRARY = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libm.so.6", "libresolv.so.2")
 _DATA = ("/usr/share/git-core/templates", "/usr/share/zoneinfo", "/usr/lib/locale/C.utf8", "/etc/ld.so.cache")
 
 
@@ -156,6 +158,9 @@ def fill(root: Root, packages: tuple[str, ...]) -> None:
     binaries = [*_programs(root), *_python(root)]
     for library in _libraries(binaries):
         root.file(str(library), library)
+        if library.name == "libc.so.6":
+            for part in filter(Path.exists, map(library.with_name, _C_LIBRARY)):
+                root.file(str(part), part)
     for name in _DATA:
         path = Path(name)
         if path.is_dir():

@@ -1,14 +1,15 @@
 """`testgrad pool …`: what is in a pool, what of it to use, and how others' data sets become one."""
 
+import asyncio
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from flows.commands.errors import clear_errors
-from flows.environment import default_root
+from flows.environment import default_root, prepare
 
 pool_app = typer.Typer(
     help="Task pools: build, import, look at, choose from, and give away.",
@@ -232,6 +233,65 @@ def importers(
         console.print(importers_table())
 
 
+@pool_app.command()
+def build(
+    root: Root,
+    package: Annotated[
+        list[str] | None, typer.Option(help="A source distribution as name==version; may be repeated")
+    ] = None,
+    source: Annotated[list[str] | None, typer.Option(help="A folder with a package and its tests")] = None,
+    git: Annotated[list[str] | None, typer.Option(help="A commit of a local checkout, as folder@commit")] = None,
+    target: Annotated[
+        Path | None, typer.Option(help="The folder of the pool; ROOT/pools/built if not given", show_default=False)
+    ] = None,
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks wanted of each package")] = 40,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed tries other bugs")] = 0,
+    kind: Annotated[list[str] | None, typer.Option(help="A kind of bug; all if not given")] = None,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", help="What the tests need besides, as hypothesis==6.100.0")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Files to leave out, as docs/*")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Files that get bugs, as networkx/algorithms/*")] = None,
+    pass_to_pass: Annotated[
+        str, typer.Option(help="Tests that must still pass: suite, or file (those that run the changed file)")
+    ] = "suite",
+    writer_url: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible server whose model words the instructions")
+    ] = None,
+    writer_model: Annotated[str | None, typer.Option(help="The model there")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Sandboxes at a time; one for each CPU")] = None,
+) -> None:
+    """Make tasks of Python packages: put bugs in, keep those that their tests find, prove each by grading it."""
+    prepare(root)
+    from flows.build_pool import build_pool
+    from flows.build_view import build_bars, print_build
+    from flows.config import ConfigError
+    from harness.pool.builder import BuildConfig, PackageSource, WriterConfig
+    from harness.sandbox import SandboxConfig
+
+    with clear_errors():
+        sources = [PackageSource.package(spec) for spec in package or []]
+        sources += [PackageSource.folder(spec) for spec in source or []]
+        sources += [PackageSource.git(spec) for spec in git or []]
+        if not sources:
+            raise ConfigError("nothing to build from; name a --package, a --source or a --git")
+        if (writer_url is None) != (writer_model is None):
+            raise ConfigError("--writer-url and --writer-model belong together; give both")
+        writer = WriterConfig(url=writer_url, model=writer_model) if writer_url and writer_model else None
+        config = _build_config(
+            BuildConfig, seed=seed, tasks_per_package=tasks, kinds=kind or [], requirements=with_ or [],
+            exclude=exclude or [], only=only or [], pass_to_pass=pass_to_pass, writer=writer, workers=workers,
+        )  # fmt: skip
+        place = target or root / "pools" / "built"
+        with build_bars(console, [one.label for one in sources], tasks):
+            results = asyncio.run(build_pool(place, sources, config, SandboxConfig()))
+        print_build(console, results)
+        count = sum(len(result.tasks) for result in results)
+        _say(f"{count} tasks of this build in {place / 'index.parquet'}; what was not taken is in rejected.jsonl")
+    if any(result.problem for result in results) or not count:
+        raise typer.Exit(1)
+
+
 @pool_app.command("import")
 def import_(
     importer: Annotated[str, typer.Argument(help="What the data set is: see `testgrad pool importers`")],
@@ -295,6 +355,20 @@ def export(
         _say(f"{len(done)} tasks in {target}" + (f", {len(rejected)} left out" if rejected else ""))
     if rejected:
         raise typer.Exit(1)
+
+
+def _build_config(model: Any, **values: Any) -> Any:
+    """The config, or the first thing that is wrong with it as bad input."""
+    from pydantic import ValidationError
+
+    from flows.config import ConfigError
+
+    try:
+        return model(**values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise ConfigError(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from error
 
 
 def _import_plugins(names: list[str] | None) -> None:

@@ -15,6 +15,9 @@ from trainer.rollout import Generation, Policy, Sampling
 _CANCEL_GRACE_SECONDS = 10.0
 _LONG_TEXT = 20_000
 """Characters from which on tokenizing is given to a thread: all sessions would stand still meanwhile."""
+_MAX_STOPS = 32
+_MAX_STOP_CHARS = 500
+"""Of the stop strings of a request: the engine looks for each of them after each token."""
 
 
 class PolicyFailure(RuntimeError):
@@ -50,7 +53,7 @@ class Answerer:
             await _render(session.capture, turn)
             if session.closed:
                 raise unauthorized()
-            sampling = self._sampling(session, call, len(turn.prompt))
+            sampling = self._sampling(session, call, turn)
             generation = await self._generate(session, turn, sampling)
             text, stop_string = self._codec.decode_answer(generation, sampling.stop)
             reading = self._read(text, generation, call)
@@ -87,11 +90,13 @@ class Answerer:
             return Reading(text=text, reasoning="", calls=(), unreadable=False)
         return self._tools.read(text, generation.token_ids, call.tools, thinking=call.thinking)
 
-    def _sampling(self, session: Session, call: Call, prompt_length: int) -> Sampling:
-        own = session.sampling
+    def _sampling(self, session: Session, call: Call, turn: OpenTurn) -> Sampling:
+        own, prompt_length, main = session.sampling, len(turn.prompt), session.capture.is_main(turn.request)
         room = self._window - prompt_length
+        # A helper's or a sub-agent's overflow ends no trial, nor does one after which the agent compacted and went on.
+        session.overlong = room < 1 if main else session.overlong
         if room < 1:
-            session.overlong = True
+            session.overflows += 1
             # In OpenAI's own words, by which clients know that shortening the conversation would help.
             raise RequestError(
                 f"This model's maximum context length is {self._window} tokens. However, your messages resulted in "
@@ -99,6 +104,15 @@ class Answerer:
                 code="context_length_exceeded",
                 param="messages",
             )
+        if len(call.stop) > _MAX_STOPS or any(len(stop) > _MAX_STOP_CHARS for stop in call.stop):
+            raise RequestError(
+                f"stop: at most {_MAX_STOPS} strings of at most {_MAX_STOP_CHARS} characters are supported",
+                code="invalid_value",
+                param="stop",
+            )
+        if session.is_full_with(turn):
+            session.turns_exhausted = True
+            raise RequestError("the session has ended: it holds as much as it may", code="session_full")
         if call.temperature not in (None, own.temperature) or call.top_p not in (None, own.top_p):
             session.overrides += 1
         return Sampling(
@@ -199,6 +213,16 @@ async def _render(capture: Capture, turn: OpenTurn) -> None:
         if turn.chars_to_render < _LONG_TEXT:
             capture.render(turn)
         else:
-            await asyncio.to_thread(capture.render, turn)
+            await _to_its_end(asyncio.create_task(asyncio.to_thread(capture.render, turn)))
     except CodecError as error:
         raise RequestError(f"messages: {error}", code="invalid_value", param="messages") from error
+
+
+async def _to_its_end(work: asyncio.Task[None]) -> None:
+    """Wait for work in a thread, which nothing can stop, be it cancelled: whoever hangs up at once must not be able to
+    heap up prompts that nobody waits for."""
+    try:
+        await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.gather(work, return_exceptions=True)
+        raise

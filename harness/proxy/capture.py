@@ -18,6 +18,9 @@ from trainer.rollout import Generation, Outcome, Rollout
 Select = Literal["longest", "all", "main"]
 """Which segments of a trial are trained: the one with most sampled tokens, all, or those of the main thread."""
 
+_FRAME_CHARS = 50
+"""What a template prints around a message or a call, about."""
+
 
 class CaptureError(RuntimeError):
     """The capture was used out of order, or handed an answer that cannot be trained on."""
@@ -76,12 +79,27 @@ class OpenTurn:
 
     @property
     def chars_to_render(self) -> int:
-        """About how much text becomes tokens: what costs time."""
-        request, boundary = self.request, self.match.boundary
-        new = request.messages[boundary.known :] if boundary else request.messages
+        """About how much text becomes tokens: what costs time. Empty messages cost the template some, too."""
+        request = self.request
         head = request.messages[: self.head_messages] if self.match.tools_changed else ()
-        tools = len(repr(request.tools)) if boundary is None or self.match.tools_changed else 0
-        return tools + sum(len(message["content"]) for message in (*head, *new))
+        tools = len(repr(request.tools)) if self.match.boundary is None or self.match.tools_changed else 0
+        return tools + sum(map(_chars, head)) + self.new_chars
+
+    @property
+    def new_messages(self) -> tuple[ChatMessage, ...]:
+        """The messages that the capture does not hold yet."""
+        boundary = self.match.boundary
+        return self.request.messages[boundary.known :] if boundary else self.request.messages
+
+    @property
+    def new_chars(self) -> int:
+        """About how much text the capture would hold besides."""
+        return sum(map(_chars, self.new_messages))
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of the rendered prompt that the capture would hold besides; a new segment has copies of its own."""
+        return len(self.prompt) - (self.reused if self.match.extends else 0)
 
 
 class Capture:
@@ -104,6 +122,8 @@ class Capture:
         """Of answered requests: `duplicate_requests` were answered before, `tools_changed` came with other tools, and
         `divergences` rewrote the conversation. `reused_prefixes` of these kept `reused_tokens` captured ids.
         `unreadable_tool_calls` are the policy's."""
+        self.held_chars = 0
+        """About how much text the segments' turns hold."""
         self._codec = codec
         self._threads = Threads()
         self._roots: dict[str, Node] = {}
@@ -112,6 +132,15 @@ class Capture:
     def num_turns(self) -> int:
         """Number of answers in all segments."""
         return sum(segment.num_turns for segment in self.segments)
+
+    @property
+    def held_tokens(self) -> int:
+        """Number of tokens of all segments."""
+        return sum(len(segment.token_ids) for segment in self.segments)
+
+    def is_main(self, request: Request) -> bool:
+        """Whether `request` belongs to the agent's own conversation, as far as one can tell by now."""
+        return self._threads.is_main(request.messages, bool(request.tools))
 
     def blocker(self, request: Request) -> OpenTurn | None:
         """The open turn that has to close before `request` can begin; None if there is none."""
@@ -211,7 +240,7 @@ class Capture:
         called_none = bool(request.tools) and not answer.get("tool_calls")
         silent = before.answers_without_tool if before else 0
         record = Turn(
-            messages_added=request.messages[boundary.known if boundary else 0 :],
+            messages_added=turn.new_messages,
             answer=answer,
             prompt_start=turn.delta_start,
             answer_start=len(turn.prompt),
@@ -226,6 +255,7 @@ class Capture:
         )
         assert record.answer_end - record.answer_start == len(sampled), "prompt and answer do not add up"
         segment.turns.append(record)
+        self.held_chars += turn.new_chars + _chars(answer)
         self._index(turn, segment, answer)
         return record
 
@@ -327,6 +357,13 @@ class Capture:
         else:
             node = boundary.node.grow(keys[boundary.known :])
         node.add_answer(message_keys(answer), segment)
+
+
+def _chars(message: ChatMessage) -> int:
+    said = sum(len(message.get(name, "")) for name in ("content", "reasoning", "tool_call_id", "name"))
+    calls = message.get("tool_calls", [])
+    called = sum(_FRAME_CHARS + len(call["id"]) + len(call["name"]) + len(call["arguments"]) for call in calls)
+    return _FRAME_CHARS + said + called
 
 
 def _extended(match: _Match) -> Segment | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from functools import cached_property
@@ -44,6 +45,9 @@ class ChatCodec:
     answer is rendered and encoded: sampled ids are never decoded and encoded again, because that round trip does not
     give back the same ids and would train tokens which the policy never chose.
 
+    Special tokens come from the template alone. A message that spells one, such as a file that holds `<|im_end|>`, is
+    encoded as the characters that it is: else whoever writes a file could end a turn and speak as somebody else.
+
     Raises:
         CodecError: the tokenizer has no chat template.
     """
@@ -55,8 +59,15 @@ class ChatCodec:
                 "model, or put a chat_template.jinja into the model's folder"
             )
         self._tokenizer = tokenizer
-        special = {index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
-        self._special_ids = frozenset(special | set(tokenizer.all_special_ids))
+        special = {
+            index: str(token.content) for index, token in tokenizer.added_tokens_decoder.items() if token.special
+        }
+        self._special_ids = frozenset({*special, *tokenizer.all_special_ids})
+        spelled = "|".join(re.escape(text) for text in special.values() if len(text) > 1)
+        self._spelled = re.compile(spelled) if spelled else None
+        # Before the second character of each, those that overlap included.
+        self._inside = re.compile(f"(?<=(?=(?:{spelled})).)", re.DOTALL) if spelled else None
+        self._cut = _mark()
 
     def encode_prompt(
         self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = (), thinking: bool | None = None
@@ -227,8 +238,8 @@ class ChatCodec:
         switches = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
         try:
             text = self._tokenizer.apply_chat_template(
-                list(messages),
-                tools=[{"type": "function", "function": dict(tool)} for tool in tools] or None,
+                self._cut_up(list(messages)),
+                tools=self._cut_up([{"type": "function", "function": dict(tool)} for tool in tools]) or None,
                 tokenize=False,
                 add_generation_prompt=generation_prompt,
                 **switches,
@@ -238,9 +249,22 @@ class ChatCodec:
             raise CodecError(f"the chat template refuses these messages: {error}") from error
         return str(text)
 
+    def _cut_up(self, value: Any) -> Any:
+        """`value` with a cut in each special token that its texts spell; `_encode` encodes the parts by themselves."""
+        if isinstance(value, str):
+            if self._spelled is None or self._inside is None or not self._spelled.search(value):
+                return value
+            return self._inside.sub(self._cut, value)
+        if isinstance(value, dict):
+            return {self._cut_up(name): self._cut_up(item) for name, item in value.items()}
+        return [self._cut_up(item) for item in value] if isinstance(value, list) else value
+
     def _encode(self, text: str) -> list[int]:
+        # Half a surrogate pair, which arguments can hold as an escape, is none that a tokenizer takes.
+        text = text.encode("utf-8", "replace").decode()
         # The template has already printed the special tokens.
-        return [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
+        parts = (self._tokenizer.encode(part, add_special_tokens=False) for part in text.split(self._cut))
+        return [int(i) for ids in parts for i in ids]
 
 
 _QUESTION: dict[str, Any] = {"role": "user", "content": "?"}

@@ -29,10 +29,16 @@ KEEP_ALIVE_SECONDS = 5.0
 
 _BODIES = 2
 """Bodies of the largest size that one session may have in memory."""
+_BRACKETS = 500_000
+"""Brackets that open in a body, those in its texts included. As objects, tiny ones take 40 times their bytes."""
 _REMEMBERED = 4096
 """Closed sessions whose late requests are still told from guesses."""
 
 _log = logging.getLogger(__name__)
+# For each thing sent that is no HTTP aiohttp would log a traceback: an agent could fill the disk. What fails in a
+# handler is logged here.
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.setLevel(logging.CRITICAL)
 
 
 class ProxyServer:
@@ -84,7 +90,9 @@ class ProxyServer:
         for root in ("/s/{secret}", "/s/{secret}/"):
             app.router.add_head(root, self._head)
         # The access log would write the secrets; cancellation stops generations that nobody waits for any more.
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app, access_log=None, logger=_http_log, handler_cancellation=True, shutdown_timeout=1.0
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -153,12 +161,16 @@ class ProxyServer:
         self._closed[key] = weakref.ref(session)
         if len(self._closed) > _REMEMBERED:
             self._closed.popitem(last=False)
-        await stop_generations(list(session.generations))
         doorway, session.doorway = session.doorway, None
-        if doorway is not None:
-            await doorway.close()
-        if isinstance(self._policy, ReleasingPolicy):
-            self._policy.release(session.session_id)
+        try:
+            await stop_generations(list(session.generations))
+        finally:  # whoever closes may be cancelled once more, and nobody would come back to this
+            try:
+                if doorway is not None:
+                    await doorway.close()
+            finally:
+                if isinstance(self._policy, ReleasingPolicy):
+                    self._policy.release(session.session_id)
 
     async def _head(self, request: web.Request) -> web.Response:
         self._session_of(request)
@@ -330,6 +342,8 @@ async def _read_json(request: web.Request) -> Any:
     except (web.RequestPayloadError, BadHttpMessage, ConnectionError) as error:
         # The client's doing: a chunk or a compression that is none, or a connection that broke off.
         raise RequestError(f"the request body cannot be read: {error}", code="invalid_body") from error
+    if body.count(b"{") + body.count(b"[") > _BRACKETS:
+        raise RequestError(f"the request body has more than {_BRACKETS} opening brackets", code="invalid_json")
     try:
         return json.loads(body)
     except ValueError as error:

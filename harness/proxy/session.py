@@ -5,12 +5,19 @@ import secrets
 from dataclasses import dataclass, field
 
 from harness.proxy.budget import ByteBudget
-from harness.proxy.capture import Capture
+from harness.proxy.capture import Capture, OpenTurn
 from harness.proxy.doorway import Doorway
 from trainer.rollout import Generation, Sampling
 
 MAX_CONCURRENT = 8
 """Requests of one session that are worked on at a time; further ones wait. Sub-agents ask side by side."""
+
+MAX_WINDOWS = 64
+"""Windows full of tokens that a session's segments hold at most, all together. A fork begins with a copy of what it
+shares, and whoever is inside can fork as often as it is answered."""
+
+_CHARS_PER_TOKEN = 8
+"""Text that is held at most for each of those tokens. It is bounded by itself, since templates leave some of it out."""
 
 
 @dataclass(repr=False, eq=False)
@@ -38,9 +45,11 @@ class Session:
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     closed: bool = False
     overlong: bool = False
-    """A request left no room for an answer in the window."""
+    """The newest request of the main conversation left no room for an answer in the window."""
+    overflows: int = 0
+    """Requests of any conversation that left none."""
     turns_exhausted: bool = False
-    """A request was refused because `max_turns` answers were given."""
+    """A request was refused because `max_turns` answers were given, or since the session holds as much as it may."""
     no_tool_end: bool = False
     """`no_tool_limit` was reached."""
     infra_failure: str | None = None
@@ -75,6 +84,14 @@ class Session:
     def __repr__(self) -> str:
         return f"Session({self.session_id!r}, turns={self.capture.num_turns}, closed={self.closed})"
 
+    def is_full_with(self, turn: OpenTurn) -> bool:
+        """Whether the session would hold more than it may with the prompt of a rendered turn."""
+        tokens, capture = MAX_WINDOWS * self.window, self.capture
+        return (
+            capture.held_tokens + turn.new_tokens > tokens
+            or capture.held_chars + turn.new_chars > _CHARS_PER_TOKEN * tokens
+        )
+
     def counters(self) -> dict[str, int]:
         """What the session counted, by name."""
         counts = self.capture.counts
@@ -84,6 +101,7 @@ class Session:
             "overrides": self.overrides,
             "cancelled": self.cancelled,
             "revoked_requests": self.revoked_requests,
+            "overflows": self.overflows,
             "turns": self.capture.num_turns,
             "segments": len(self.capture.segments),
             "divergences": counts["divergences"],

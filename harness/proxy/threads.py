@@ -42,6 +42,13 @@ class Threads:
             self._first_with_tools = number
         return number
 
+    def is_main(self, messages: Sequence[ChatMessage], offers_tools: bool) -> bool:
+        """Whether a request, be it the first of its thread, belongs to the main one."""
+        if self._first_with_tools is None and offers_tools:
+            return True
+        number = self.find(messages)
+        return number == (self._first_with_tools or 0) if self._threads else True
+
     def label(self, number: int) -> str:
         """Name of a thread."""
         main = self._first_with_tools or 0

@@ -26,6 +26,7 @@ API_KEY = "testgrad"
 INSTRUCTION = "{instruction}"
 
 _KEPT_CHARS = 4000
+_TOLD_CHARS = 500
 _SPARE_SECONDS = 30.0
 
 
@@ -87,7 +88,7 @@ class InsideScaffold(Scaffold):
         return {name: filled(value, values) for name, value in self.config.env.items()}
 
     def read_end(self, stdout: str) -> dict[str, Any]:
-        """What the agent's output tells about its end, for people: JSON values."""
+        """What the agent's output tells about its end, for people; it may raise over an output that is no agent's."""
         return {}
 
     async def run(self, task: Task, sandbox: Sandbox, session: Session) -> ScaffoldResult:
@@ -114,7 +115,7 @@ class InsideScaffold(Scaffold):
             over_limit=run.over_limit,
             stdout=stdout[-_KEPT_CHARS:],
             stderr=stderr[-_KEPT_CHARS:],
-            **self.read_end(stdout),
+            **self._end(stdout),
         )
         if session.requests == asked and not run.timed_out:
             last = (stderr or stdout).strip()[-500:] or "without a word"
@@ -123,12 +124,24 @@ class InsideScaffold(Scaffold):
             )
         return self.result(Outcome.COMPLETED)
 
+    def _end(self, stdout: str) -> dict[str, Any]:
+        """What `read_end` tells. Whatever runs inside can write to the agent's output: structures of any depth too."""
+        try:
+            told = self.read_end(stdout)
+            return {name: value if _is_plain(value) else repr(value)[:_TOLD_CHARS] for name, value in told.items()}
+        except Exception as error:
+            return {"unreadable_end": f"{type(error).__name__}: {error}"[:_TOLD_CHARS]}
+
     def _words(self, run: ExecResult, session: Session) -> tuple[str, str]:
         """The program's output and complaints, without the session's secret."""
         stdout, stderr = (
             text.decode(errors="replace").replace(session.secret, "***") for text in (run.stdout, run.stderr)
         )
         return stdout, stderr
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _TOLD_CHARS)
 
 
 def fillings(task: Task, session: Session) -> dict[str, str]:
@@ -157,7 +170,7 @@ def last_json(stdout: str, kind: str) -> dict[str, Any]:
         if f'"{kind}"' in line:
             try:
                 value = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(value, dict) and value.get("type") == kind:
                 return value

@@ -43,7 +43,4 @@ async def grading_works(task: Task, settings: str, run: Run) -> str:
 
 
 def _solution(task: Task) -> Patch | None:
-    if task.solution is None:
-        return None
-    files = (file for file in task.solution.rglob("*") if file.is_file() and not file.is_symlink())
-    return Patch({file.relative_to(task.solution).as_posix(): file.read_bytes() for file in files})
+    return Patch(task.solution_changes()) if task.solution is not None else None

@@ -39,6 +39,16 @@ EVALUATION = {
     "pass_at_1": 0.5,
     "pass_at_2": 0.75,
     "clusters": {"f": [1.0, 0.0, 1.0, 0.0], "g": [1.0, 0.0, 0.5]},
+    "pass_at": {
+        "1": {"value": 0.5, "low": 0.125, "high": 0.875, "scored": 2, "tasks": 2, "clusters": 2, "coverage": 1.0},
+        "2": {"value": 0.75, "low": 0.25, "high": 1.0, "scored": 1, "tasks": 2, "clusters": 1, "coverage": 0.5},
+    },
+    "parts": {"repository": {}, "difficulty": {}},
+    "outcomes": {
+        "solved": {"completed": 3},
+        "policy": {"failed": {"completed": 2, "max_turns": 1}, "broken": {"completed": 1}},
+        "infrastructure": {"infra_error": 1},
+    },
 }
 
 
@@ -126,10 +136,45 @@ def test_a_plot_is_a_picture(tmp_path):
 def test_report_of_an_evaluation():
     console = terminal()
     report_evaluation(console, EVALUATION)
-    assert "mean reward 0.500" in text(console)
-    assert "pass@1 0.500\npass@2 0.750\n" in text(console)
-    assert "7 of 8 trials scored, 2 tasks" in text(console)
-    assert "left out: {'infra_error': 1}" in text(console)
+    lines = [" ".join(line.split()) for line in text(console).splitlines()]
+    assert "mean reward 0.500 of 7 of 8 trials scored" in lines
+    assert "pass@1 0.500 0.125 to 0.875 2 of 2 first attempts only" in lines
+    assert "pass@2 0.750 0.250 to 1.000 1 of 2 unbiased, of tasks with 2 scored attempts" in lines
+    assert "coverage is low" not in text(console) and "by difficulty" not in text(console)
+    # infrastructure stands apart from what the policy failed at
+    ends = [line for line in lines if line.endswith("%") or "%" in line and "95" not in line]
+    assert ends == [
+        "solved 3 37.5%",
+        "not solved by the policy 4 50.0%",
+        "broken 1 12.5% the tests did not run to their end; the trials ended as: 1 completed",
+        "failed 3 37.5% a test failed; the trials ended as: 2 completed, 1 max_turns",
+        "spoiled by infrastructure, not scored 1 12.5%",
+        "infra_error 1 12.5% the sandbox or the serving side broke",
+    ]
+
+
+def test_parts_of_an_evaluation_largest_first():
+    part = {"tasks": 2, "pass_at": {"1": EVALUATION["pass_at"]["1"]}}
+    parts = {"difficulty": {"[easy]": {"tasks": 1, "pass_at": {}}, "hard": part}, "repository": {}}
+    console = terminal()
+    report_evaluation(console, EVALUATION | {"parts": parts})
+    lines = [" ".join(line.split()) for line in text(console).splitlines()]
+    at = lines.index("by difficulty pass@1 95 % scored of tasks")
+    assert lines[at + 1 : at + 3] == ["hard 0.500 0.125 to 0.875 2 of 2", "[easy] – 0 of 1"]
+
+
+def test_low_coverage_is_told():
+    console = terminal()
+    low = EVALUATION["pass_at"]["1"] | {"scored": 1, "coverage": 0.5}
+    report_evaluation(console, EVALUATION | {"pass_at": {"1": low}})
+    assert "coverage is low: 1 of 2 tasks have a scored first attempt" in text(console)
+    nothing = {
+        "pass_at": {},
+        "scored": 0,
+        "outcomes": {"solved": {}, "policy": {}, "infrastructure": {"infra_error": 8}},
+    }
+    report_evaluation(console, EVALUATION | nothing)
+    assert "coverage is low: 0 of 2" in text(console) and "nothing was scored, of 8 trials" in text(console)
 
 
 def test_report_of_a_training(tmp_path):

@@ -1,6 +1,8 @@
 """What trials say about the policy."""
 
+import dataclasses
 import itertools
+import json
 import math
 
 import numpy as np
@@ -10,7 +12,7 @@ from support.journals import make_result, make_run, write_trial
 from harness.pool.index import TaskPointer
 from harness.verifier.verdict import Status
 from tasks.draw import as_groups
-from tasks.evaluation import difference_interval, mean_interval, pass_at_k, summarise
+from tasks.evaluation import difference_interval, mean_interval, pass_at_k, stored_results, summarise, task_results
 from trainer.rollout import Outcome
 
 
@@ -84,12 +86,45 @@ def test_summary(evaluation):
     summary = summarise(trials, groups)
     assert summary["mean_reward"] == pytest.approx(5 / 12)
     assert (summary["tasks"], summary["scored"], summary["launched"], summary["coverage"]) == (3, 12, 12, 1.0)
-    assert summary["pass_at_1"] == pytest.approx((1 + 1 / 4 + 0) / 3)
+    assert summary["pass_at_1"] == pytest.approx(2 / 3)  # the first attempts of x1 and x2 solved them
     assert summary["pass_at_2"] == pytest.approx((1 + 1 / 2 + 0) / 3)
     assert summary["pass_at_4"] == pytest.approx(2 / 3)
     assert "pass_at_8" not in summary
     assert summary["clusters"] == {"x": [1.0] * 5 + [0.0] * 3, "y": [0.0] * 4}
     assert summary["mean_response_length"] == 2.0
+    assert summary["outcomes"] == {
+        "solved": {"completed": 5},
+        "policy": {"failed": {"completed": 7}},
+        "infrastructure": {},
+    }
+    assert stored_results(json.loads(json.dumps(summary))) == task_results(trials, groups)
+
+
+def test_the_first_attempt_is_the_one_that_began_first(evaluation):
+    """Not the one that ended first, nor the first by name; tries that infrastructure spoiled count from their begin."""
+    run, label, groups, _ = evaluation
+    label = label.replace("4", "5")
+    groups = [dataclasses.replace(group, group_id=group.group_id.replace("4", "5")) for group in groups[:1]]
+    began = {"a": (100.0, 0.0), "b": (120.0, 90.0), "c": (60.0, 0.0)}  # b was tried again for 90 s
+    trials = [
+        write_trial(
+            run,
+            label,
+            make_result(f"x1-{name}", f"{label}/x1", started_at=at, timings={"retries": retries}),
+            Status.PASSED if name == "b" else Status.FAILED,
+        )
+        for name, (at, retries) in began.items()
+    ]
+    assert task_results(trials, groups)["x1"].attempts == [1.0, 0.0, 0.0]
+    assert summarise(trials, groups)["pass_at_1"] == 1.0
+
+
+def test_parts_of_the_pool(evaluation):
+    *_, groups, trials = evaluation
+    parts = summarise(trials, [dataclasses.replace(g, difficulty=g.cluster) for g in groups])["parts"]
+    assert parts["repository"] == {}
+    assert {name: part["tasks"] for name, part in parts["difficulty"].items()} == {"x": 2, "y": 1}
+    assert parts["difficulty"]["x"]["pass_at"]["1"]["value"] == 1.0
 
 
 def test_trials_that_infrastructure_spoiled_are_counted_and_not_failures(evaluation):
@@ -102,8 +137,11 @@ def test_trials_that_infrastructure_spoiled_are_counted_and_not_failures(evaluat
     assert summary["mean_reward"] == pytest.approx(4 / 11)
     assert summary["left_out"] == {"infra_error": 1}
     assert (summary["scored"], summary["coverage"]) == (11, 11 / 12)
-    assert summary["pass_at_1"] == pytest.approx((1 + 1 / 4 + 0) / 3)
-    assert "pass_at_4" not in summary
+    assert summary["outcomes"]["infrastructure"] == {"infra_error": 1}
+    assert summary["pass_at_4"] == pytest.approx(1 / 2)  # of x2 and y1 alone, and it says so
+    assert (summary["pass_at"]["4"]["scored"], summary["pass_at"]["4"]["tasks"]) == (2, 3)
+    # x1's first attempt is now the one that began first of the three that are left
+    assert (summary["pass_at"]["1"]["scored"], summary["pass_at"]["1"]["coverage"]) == (3, 1.0)
 
 
 def test_nothing_scored(evaluation):

@@ -27,6 +27,7 @@ from harness.proxy.surfaces.fields import CHAT, served_fields
 from harness.proxy.surfaces.reading import (
     UNSEEN,
     LoosePart,
+    ModelName,
     Part,
     Schema,
     Text,
@@ -155,7 +156,7 @@ class _TemplateOptions(Part):
 
 class _Request(Part):
     messages: list[_Message] = Field(min_length=1)
-    model: Text = MODEL_ID
+    model: ModelName = MODEL_ID
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)

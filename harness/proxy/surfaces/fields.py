@@ -175,17 +175,21 @@ MESSAGES: Mapping[str, Rule] = {
 _DEPTH = 100
 """Levels of a request. Real ones have a dozen; code that walks down a thousand would break, as if by our fault."""
 
+_VALUES = 50_000
+"""Values in the lists and objects of a request. A long conversation has a few thousand; checking
+millions of tiny ones would stop all sessions for as long, and complaining of each would take the host's memory."""
+
 
 def served_fields(body: Any, table: Mapping[str, Rule]) -> dict[str, Any]:
     """Those fields of a decoded JSON body that the surface reads; null counts as absent.
 
     Raises:
-        RequestError: the body is no object, is nested too deeply, or has a field that is not supported.
+        RequestError: the body is no object, is nested too deeply, has too many values, or a field that is not
+            supported.
     """
     if not isinstance(body, Mapping):
         raise RequestError("the request body must be a JSON object", code="invalid_value")
-    if _deeper_than(_DEPTH, body):
-        raise RequestError("the request body is nested too deeply", code="invalid_value")
+    _require_modest(body)
     served = {}
     for name, value in body.items():
         if value is None:
@@ -212,15 +216,19 @@ def served_fields(body: Any, table: Mapping[str, Rule]) -> dict[str, Any]:
     return served
 
 
-def _deeper_than(levels: int, body: Any) -> bool:
-    layer = [body]
-    for _ in range(levels):
+def _require_modest(body: Mapping[str, Any]) -> None:
+    layer: list[Any] = [body]
+    left = _VALUES
+    for _ in range(_DEPTH):
+        left -= sum(len(container) for container in layer)
+        if left < 0:
+            raise RequestError(f"the request body has more than {_VALUES} values", code="invalid_value")
         layer = [
             inner
-            for value in layer
-            for inner in (value.values() if isinstance(value, Mapping) else value)
+            for container in layer
+            for inner in (container.values() if isinstance(container, Mapping) else container)
             if isinstance(inner, Mapping | list)
         ]
         if not layer:
-            return False
-    return True
+            return
+    raise RequestError("the request body is nested too deeply", code="invalid_value")

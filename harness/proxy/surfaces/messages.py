@@ -23,6 +23,7 @@ from harness.proxy.surfaces.fields import MESSAGES, Ignored, served_fields
 from harness.proxy.surfaces.reading import (
     UNSEEN,
     LoosePart,
+    ModelName,
     Part,
     Schema,
     Text,
@@ -165,7 +166,7 @@ class _OutputOptions(Part):
 
 class _Request(Part):
     messages: list[_Message] = Field(min_length=1)
-    model: Text = MODEL_ID
+    model: ModelName = MODEL_ID
     max_tokens: int | None = Field(default=None, ge=1)
     system: _SystemContent = Field(default_factory=list)
     stop_sequences: list[Text] = Field(default_factory=list)

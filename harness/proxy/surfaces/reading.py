@@ -4,7 +4,15 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from harness.proxy.conversation import ChatMessage, Tool
 from harness.proxy.surfaces.base import RequestError
@@ -44,6 +52,9 @@ def _encodable(text: str) -> str:
 
 # JSON may carry what no tokenizer takes; found only there, it would look like a fault of the proxy.
 Text = Annotated[str, AfterValidator(_encodable)]
+
+# Told again in each frame of a stream, so a long one would be multiplied.
+ModelName = Annotated[Text, StringConstraints(max_length=256)]
 
 
 def _mended(value: Any) -> Any:
@@ -137,16 +148,20 @@ def conversation(messages: Iterable[ChatMessage], *, param: str) -> tuple[ChatMe
         RequestError: there is none that the policy could answer.
     """
     joined: list[ChatMessage] = []
+    instructions: list[str] = []
     names: dict[str, str] = {}
     for message in messages:
-        if joined and message["role"] == "system" and all(m["role"] == "system" for m in joined):
-            texts = [text for text in (joined[0]["content"], message["content"]) if text]
-            joined[0] = ChatMessage(role="system", content="\n\n".join(texts))
+        if message["role"] == "system" and len(joined) == bool(instructions):
+            # Their texts are joined once, at the end: there may be very many.
+            instructions.append(message["content"])
+            joined = [message]
             continue
         names |= {call["id"]: call["name"] for call in message.get("tool_calls", [])}
         if message["role"] == "tool" and "name" not in message and message.get("tool_call_id") in names:
             message = {**message, "name": names[message["tool_call_id"]]}
         joined.append(message)
+    if len(instructions) > 1:
+        joined[0] = ChatMessage(role="system", content="\n\n".join(text for text in instructions if text))
     if not joined:
         raise RequestError(f"{param}: there is no message to answer", code="invalid_value", param=param)
     if joined[-1]["role"] == "assistant":
@@ -165,10 +180,12 @@ def require_distinct(tools: Sequence[Tool]) -> tuple[Tool, ...]:
     Raises:
         RequestError: two of them have one name.
     """
-    names = [tool["name"] for tool in tools]
-    for at, name in enumerate(names):
-        if name in names[:at]:
-            raise RequestError(f"tools: there are two tools named {name!r}", code="invalid_value", param="tools")
+    names: set[str] = set()
+    for tool in tools:
+        name = tool["name"]
+        if name in names:
+            raise RequestError(f"tools: there are two tools named {name!r:.200}", code="invalid_value", param="tools")
+        names.add(name)
     return tuple(tools)
 
 

@@ -41,6 +41,7 @@ from harness.proxy.surfaces.fields import RESPONSES, served_fields
 from harness.proxy.surfaces.reading import (
     UNSEEN,
     LoosePart,
+    ModelName,
     Part,
     Schema,
     Text,
@@ -207,7 +208,7 @@ def _as_items(value: Any) -> Any:
 class _Request(Part):
     input: Annotated[list[_Item], BeforeValidator(_as_items)] = Field(min_length=1)
     instructions: Text = ""
-    model: Text = MODEL_ID
+    model: ModelName = MODEL_ID
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
@@ -440,7 +441,7 @@ def _messages(items: list[Any]) -> Iterator[ChatMessage]:
             case _FunctionCall() | _CustomCall() if turn is not None:
                 arguments = item.arguments if isinstance(item, _FunctionCall) else to_json({"input": item.input})
                 call = ToolCall(id=item.call_id, name=_shown_name(item.namespace, item.name), arguments=arguments)
-                turn["tool_calls"] = [*turn.get("tool_calls", []), call]
+                turn.setdefault("tool_calls", []).append(call)
             case _CallOutput():
                 yield ChatMessage(role="tool", content=item.text, tool_call_id=item.call_id)
     if turn is not None:

@@ -16,6 +16,7 @@ from support.scripted import ScriptedPolicy, generation
 from support.tiny import tiny_tokenizer
 
 from harness.proxy import answering, server
+from harness.proxy import session as session_module
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
 from harness.proxy.session import MAX_CONCURRENT
@@ -651,3 +652,118 @@ async def test_one_sessions_secret_opens_no_others_tokens(http):
         assert policy.calls[1].prompt_ids == ChatCodec(tokenizer()).encode_prompt(
             [*ASK["messages"], {"role": "assistant", "content": "one"}, *ASK["messages"]]
         )
+
+
+@pytest.mark.parametrize("route", ["/chat/completions", "/messages"])
+async def test_half_a_character_in_a_call_is_no_fault_of_the_proxys(http, route):
+    """Arguments are JSON text, which can hold it as an escape. As infra_error it would be a way out of bad rewards."""
+    proxy, _, _ = tool_proxy("done")
+    arguments = '{"command": "echo \\ud800"}'
+    called = {"id": "c", "type": "function", "function": {"name": "shell", "arguments": arguments}}
+    messages = [*ASK["messages"], {"role": "assistant", "content": "", "tool_calls": [called]}]
+    messages.append({"role": "tool", "tool_call_id": "c", "content": ""})
+    if route == "/messages":
+        used = {"type": "tool_use", "id": "c", "name": "shell", "input": json.loads(arguments)}
+        given = {"type": "tool_result", "tool_use_id": "c", "content": ""}
+        messages = [ASK["messages"][0], {"role": "assistant", "content": [used]}, {"role": "user", "content": [given]}]
+    async with proxy:
+        session = proxy.open_session("s", SAMPLING)
+        body = json.dumps({"messages": messages, "max_tokens": 9})
+        reply = await http.post(session.base_url + route, content=body)
+    assert reply.status_code == 200 and session.infra_failure is None
+
+
+async def test_who_hangs_up_while_its_prompt_is_made_keeps_its_place_until_that_has_ended(http, monkeypatch):
+    """A thread cannot be stopped: else hanging up again and again would heap up prompts."""
+    monkeypatch.setattr(answering, "_LONG_TEXT", 0)
+    begun, go_on = threading.Event(), threading.Event()
+    policy = make_policy("ok")
+    async with proxy_for(policy) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        render = session.capture.render
+
+        def slowly(turn):
+            begun.set()
+            go_on.wait(20)
+            render(turn)
+
+        monkeypatch.setattr(session.capture, "render", slowly)
+        asking = asyncio.create_task(post(http, session))
+        await asyncio.to_thread(begun.wait, 20)
+        held = session.bodies._held
+        asking.cancel()
+        await asyncio.sleep(0.2)
+        assert session.bodies._held == held > 0
+        go_on.set()
+        while session.bodies._held:
+            await asyncio.sleep(0.01)
+    assert not session.capture.open_turns and policy.calls == []
+
+
+async def test_only_the_main_conversation_that_ends_too_long_makes_a_session_overlong(http):
+    instructed = {"role": "system", "content": "You make up titles."}
+    async with proxy_for(make_policy("ok")) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        await post(http, session)
+        reply = await post(http, session, messages=[instructed, *asking("long " * 400)["messages"]])
+        assert reply.json()["error"]["code"] == "context_length_exceeded"
+        assert not session.overlong and session.overflows == 1
+        await post(http, session, **asking("long " * 400))
+        assert session.overlong
+        await post(http, session, **asking("in short"))
+        assert not session.overlong and session.counters()["overflows"] == 2
+
+
+@pytest.mark.parametrize("text", [{"content": "x"}, {"content": "x", "reasoning_content": "y" * 60_000}])
+async def test_what_a_session_holds_is_bounded_whatever_is_forked(http, monkeypatch, text):
+    """Text that the template leaves out counts as well."""
+    monkeypatch.setattr(session_module, "MAX_WINDOWS", 16)
+    policy = make_policy("ok")
+    async with proxy_for(policy) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        for number in range(400):
+            messages = [*ASK["messages"], {"role": "assistant", **text}, {"role": "user", "content": f"{number}"}]
+            reply = await post(http, session, messages=messages)
+            if reply.status_code != 200:
+                break
+        assert_refused(reply, 400, code="session_full")
+    assert session.turns_exhausted and session.capture.held_tokens <= 16 * WINDOW + SAMPLING.max_tokens
+    assert session.capture.held_chars <= 16 * WINDOW * 8 + SAMPLING.max_tokens * 20
+
+
+async def test_stop_strings_that_would_keep_the_engine_busy_are_refused(http):
+    policy = make_policy("ok")
+    async with proxy_for(policy) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        for stop in ([f"s{i}" for i in range(33)], ["s" * 501]):
+            assert_refused(await post(http, session, stop=stop), 400, code="invalid_value", param="stop")
+    assert policy.calls == []
+
+
+async def test_what_is_no_http_fills_no_log(caplog):
+    async with proxy_for(make_policy("ok")) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        host, port = session.origin.removeprefix("http://").split(":")
+        for nonsense in (b"GET /s/\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nA b: c\r\n\r\n"):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(nonsense)
+            assert b"400" in await reader.readline()
+            writer.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_session_whose_closing_is_cancelled_is_forgotten_all_the_same(http, monkeypatch):
+    released = []
+    policy = make_policy("ok")
+    policy.release = released.append
+
+    async def cancelled(tasks):
+        raise asyncio.CancelledError
+
+    async with proxy_for(policy) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        path = await proxy.open_socket(session)
+        monkeypatch.setattr(server, "stop_generations", cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await proxy.close_session(session)
+    assert released == ["s"] and not path.exists()
