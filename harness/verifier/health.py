@@ -43,4 +43,5 @@ async def grading_works(task: Task, settings: str, run: Run) -> str:
 
 
 def _solution(task: Task) -> Patch | None:
-    return Patch(task.solution_changes()) if task.solution is not None else None
+    changes = task.solution_changes()
+    return None if changes is None else Patch(changes)
