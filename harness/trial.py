@@ -2,8 +2,8 @@
 
 The outcome follows from what happened, as the sandbox's guard and the proxy's session recorded it, never from which
 exception got through. An `infra_error` is what the policy cannot cause. Whoever finds a way to break sandboxes would
-find one to escape bad rewards; so a trial that breaks them again and again, on a machine that is sound without it, is
-graded with nothing done.
+find one to escape bad rewards; so a trial that breaks sandbox or proxy again and again, on a machine that is sound
+without it, is graded with nothing done.
 """
 
 import asyncio
@@ -152,8 +152,8 @@ async def run_trial_with_retries(
 ) -> TrialResult:
     """The result of the first attempt that is no infra_error, or of the last; each has its own session and sandbox.
 
-    When at least two attempts were made, every one of them broke its sandbox after the policy had acted, and a sandbox
-    without the agent holds, the trial is no infra_error but `completed` with an empty patch.
+    When at least two attempts were made, every one of them broke its sandbox or the proxy after the policy had acted,
+    and a sandbox without the agent holds, the trial is no infra_error but `completed` with an empty patch.
     """
     if attempts < 1:
         raise ValueError(f"attempts is {attempts}; a trial needs at least one")
@@ -180,7 +180,7 @@ async def run_trial_with_retries(
 class _Trial:
     """The stages of one trial, writing into `result` as they go.
 
-    `suspect` tells that the sandbox broke after the policy had acted, so that the policy may have broken it.
+    `suspect` tells that the sandbox or the proxy broke after the policy had acted, so that it may have broken them.
     """
 
     def __init__(self, spec: TrialSpec, budgets: BudgetConfig) -> None:
@@ -207,10 +207,10 @@ class _Trial:
     def blame(self) -> None:
         """Make of an infra_error that the policy keeps bringing about its own doing: nothing done."""
         result = self.result
-        _log.error("session %s: the trial keeps breaking its sandbox: %s", self.spec.session_id, result.error)
-        result.error = f"the trial keeps breaking its sandbox: {result.error}"
+        _log.error("session %s: the trial breaks what runs it each time: %s", self.spec.session_id, result.error)
+        result.error = f"the trial breaks what runs it each time: {result.error}"
         result.outcome, result.rollouts = Outcome.COMPLETED, self._rollouts
-        result.patch = Patch(rejected=((".", "the sandbox broke each time"),))
+        result.patch = Patch(rejected=((".", "sandbox or proxy broke each time"),))
 
     async def _confined(
         self, task: Task, scaffold: Scaffold, proxy: ProxyServer, sandbox_config: SandboxConfig
@@ -236,11 +236,13 @@ class _Trial:
                 await proxy.close_session(session)
                 result.timings["generate"] = session.generate_seconds
                 result.segments = session.capture.segments
-            if session.infra_failure is not None:
+            if session.infra_failure is not None and not session.proxy_failed:
                 raise PolicyFailure(session.infra_failure)
             outcome = _outcome(outcome, session)
             self._rollouts = self._select(session, scaffold.config, outcome)
             self.suspect = result.turns > 0
+            if session.infra_failure is not None:
+                raise PolicyFailure(session.infra_failure)
             if sandbox.failure is not None:
                 raise SandboxError(sandbox.failure)
             with self._timed("patch"), sandbox.stage(budgets.patch_sec):

@@ -3,6 +3,9 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from harness.proxy.capture import Capture, OpenTurn, Request
 from harness.proxy.codec import ChatCodec, CodecError
@@ -12,9 +15,14 @@ from harness.proxy.surfaces.base import Answer, Call, RequestError
 from harness.proxy.tool_calls import Reading, ToolReader
 from trainer.rollout import Generation, Policy, Sampling
 
+T = TypeVar("T")
+
 _CANCEL_GRACE_SECONDS = 10.0
 _LONG_TEXT = 20_000
 """Characters from which on tokenizing is given to a thread: all sessions would stand still meanwhile."""
+_LONG_ANSWER = 2000
+"""Likewise from which on an answer is read for calls in a thread: over one that repeats itself, as policies in training
+do, some of the parsers take time that grows with the square of its length."""
 _MAX_STOPS = 32
 _MAX_STOP_CHARS = 500
 """Of the stop strings of a request: the engine looks for each of them after each token."""
@@ -38,6 +46,8 @@ class Answerer:
         self._codec = codec
         self._window = window
         self._tools = tools
+        # Apart from the threads that everything else shares, as one may be at work for minutes.
+        self._readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="tool-reader")
 
     async def answer(self, session: Session, call: Call) -> Answer:
         """The answer to `call`, captured. When this is cancelled, or raises, the session's tokens are as before.
@@ -56,7 +66,9 @@ class Answerer:
             sampling = self._sampling(session, call, turn)
             generation = await self._generate(session, turn, sampling)
             text, stop_string = self._codec.decode_answer(generation, sampling.stop)
-            reading = self._read(text, generation, call)
+            reading = await self._read(text, generation, call)
+            if session.closed:
+                raise unauthorized()
             record = session.capture.end_turn(turn, generation, _message(reading), unreadable=reading.unreadable)
         finally:
             session.capture.abort_turn(turn)
@@ -85,10 +97,13 @@ class Answerer:
         await _render(session.capture, draft)
         return len(draft.prompt)
 
-    def _read(self, text: str, generation: Generation, call: Call) -> Reading:
+    async def _read(self, text: str, generation: Generation, call: Call) -> Reading:
         if self._tools is None:
             return Reading(text=text, reasoning="", calls=(), unreadable=False)
-        return self._tools.read(text, generation.token_ids, call.tools, thinking=call.thinking)
+        read = partial(self._tools.read, text, generation.token_ids, call.tools, thinking=call.thinking)
+        if len(text) < _LONG_ANSWER:
+            return read()
+        return await _to_its_end(asyncio.get_running_loop().run_in_executor(self._readers, read))
 
     def _sampling(self, session: Session, call: Call, turn: OpenTurn) -> Sampling:
         own, prompt_length, main = session.sampling, len(turn.prompt), session.capture.is_main(turn.request)
@@ -213,16 +228,16 @@ async def _render(capture: Capture, turn: OpenTurn) -> None:
         if turn.chars_to_render < _LONG_TEXT:
             capture.render(turn)
         else:
-            await _to_its_end(asyncio.create_task(asyncio.to_thread(capture.render, turn)))
+            await _to_its_end(asyncio.ensure_future(asyncio.to_thread(capture.render, turn)))
     except CodecError as error:
         raise RequestError(f"messages: {error}", code="invalid_value", param="messages") from error
 
 
-async def _to_its_end(work: asyncio.Task[None]) -> None:
-    """Wait for work in a thread, which nothing can stop, be it cancelled: whoever hangs up at once must not be able to
-    heap up prompts that nobody waits for."""
+async def _to_its_end(work: "asyncio.Future[T]") -> T:
+    """The result of work in a thread. Nothing can stop that, so cancelling this ends when the work does: whoever hangs
+    up again and again must not be able to heap up prompts that nobody waits for."""
     try:
-        await asyncio.shield(work)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
         await asyncio.gather(work, return_exceptions=True)
         raise

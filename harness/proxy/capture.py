@@ -360,10 +360,11 @@ class Capture:
 
 
 def _chars(message: ChatMessage) -> int:
-    said = sum(len(message.get(name, "")) for name in ("content", "reasoning", "tool_call_id", "name"))
+    said = len(message["content"]) + len(message.get("reasoning", ""))
+    named = len(message.get("tool_call_id", "")) + len(message.get("name", ""))
     calls = message.get("tool_calls", [])
     called = sum(_FRAME_CHARS + len(call["id"]) + len(call["name"]) + len(call["arguments"]) for call in calls)
-    return _FRAME_CHARS + said + called
+    return _FRAME_CHARS + said + named + called
 
 
 def _extended(match: _Match) -> Segment | None:

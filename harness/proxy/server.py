@@ -252,7 +252,8 @@ class ProxyServer:
             session.infra_failure = session.infra_failure or str(error)
             _log.error("session %s: %s", session.session_id, error)
             return _Refusal(502, str(error), "policy_failure")
-        # A fault of the proxy's own: what was captured is not to be trusted.
+        # A fault of the proxy's own, which the agent's requests may have brought about.
+        session.proxy_failed = True
         session.infra_failure = session.infra_failure or f"the proxy failed: {type(error).__name__}: {error}"
         _log.error("session %s: the proxy failed", session.session_id, exc_info=error)
         return _Refusal(500, session.infra_failure, "proxy_failure")

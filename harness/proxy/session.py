@@ -52,6 +52,8 @@ class Session:
     """A request was refused because `max_turns` answers were given, or since the session holds as much as it may."""
     no_tool_end: bool = False
     """`no_tool_limit` was reached."""
+    proxy_failed: bool = False
+    """The proxy itself failed over a request; unlike the policy's failures, an agent may be able to cause that."""
     infra_failure: str | None = None
     """What broke on the serving side; the trial is then an infra_error."""
     requests: int = 0

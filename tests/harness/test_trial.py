@@ -467,3 +467,36 @@ def test_session_ids_are_new_and_safe_in_paths(task_id):
     slug, _, suffix = first.rpartition("-")
     assert 0 < len(slug) <= 48 and len(suffix) == 8
     assert Path(first).name == first and not first.startswith(".") and first.isascii()
+
+
+@pytest.mark.parametrize(("asked_first", "outcome"), [(True, Outcome.COMPLETED), (False, Outcome.INFRA_ERROR)])
+async def test_who_keeps_breaking_the_proxy_is_graded_with_nothing_done(
+    config, task_path, scaffolds, monkeypatch, asked_first, outcome
+):
+    """Else a request that the proxy fails over would be a way out of bad rewards."""
+
+    async def run(self, task, sandbox, session):
+        if asked_first:
+            await ask(session)
+        broken = {"messages": [{"role": "user", "content": "break"}]}
+        async with httpx.AsyncClient(trust_env=False) as http:
+            assert (await http.post(f"{session.base_url}/chat/completions", json=broken)).status_code == 500
+        await sandbox.write_file("solution.py", FIXED.encode())
+        return self.result(Outcome.COMPLETED)
+
+    def encode_prompt(self, messages, *rest):
+        if messages[-1]["content"] == "break":
+            raise OverflowError("a fault of the proxy")
+        return real(self, messages, *rest)
+
+    real = ChatCodec.encode_prompt
+    monkeypatch.setattr(ChatCodec, "encode_prompt", encode_prompt)
+    server, _ = proxy_for("hi")
+    async with server as proxy:
+        result = await run_trial_with_retries(
+            spec_for(task_path), proxy, config, scaffolds(run), budgets=QUICK, attempts=2
+        )
+    assert result.outcome is outcome and "a fault of the proxy" in result.error
+    assert result.spec.attempt == 2
+    if asked_first:
+        assert result.patch.empty and [rollout.num_turns for rollout in result.rollouts] == [1]

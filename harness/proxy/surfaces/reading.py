@@ -54,7 +54,7 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_encodable)]
 
 # Told again in each frame of a stream, so a long one would be multiplied.
-ModelName = Annotated[Text, StringConstraints(max_length=256)]
+ModelName = Annotated[str, StringConstraints(max_length=256), AfterValidator(_encodable)]
 
 
 def _mended(value: Any) -> Any:

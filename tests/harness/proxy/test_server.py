@@ -767,3 +767,36 @@ async def test_a_session_whose_closing_is_cancelled_is_forgotten_all_the_same(ht
         with pytest.raises(asyncio.CancelledError):
             await proxy.close_session(session)
     assert released == ["s"] and not path.exists()
+
+
+async def test_reading_a_long_answer_for_calls_stops_no_other_session(http):
+    """Over an answer that repeats itself a parser may think for minutes."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Reader):
+        def read(self, text, token_ids, tools, *, thinking=None):
+            if len(text) > 2000:
+                begun.set()
+                go_on.wait(20)
+            return super().read(text, token_ids, tools, thinking=thinking)
+
+    tokenizer = template_tokenizer("qwen3")
+    policy = ScriptedPolicy(tokenizer, ["<function=f>" * 200, "short"])
+    async with ProxyServer(policy, ChatCodec(tokenizer), 9000, tools=Slow()) as proxy:
+        slow, other = (proxy.open_session(name, Sampling(max_tokens=4000)) for name in "so")
+        asking = asyncio.create_task(post(http, slow, tools=[TOOL]))
+        await asyncio.to_thread(begun.wait, 20)
+        assert (await post(http, other, tools=[TOOL])).status_code == 200
+        assert not asking.done()
+        await proxy.close_session(slow)
+        go_on.set()
+        assert (await asking).status_code == 401
+    assert slow.capture.num_turns == 0, "a session that is closed does not change"
+
+
+async def test_a_body_of_very_many_brackets_is_refused_before_it_is_decoded(http, monkeypatch):
+    monkeypatch.setattr(server, "_BRACKETS", 100)
+    async with proxy_for(make_policy("ok")) as proxy:
+        session = proxy.open_session("s", SAMPLING)
+        assert (await post(http, session, **asking("[{" * 40))).status_code == 200
+        assert_refused(await post(http, session, **asking("[{" * 50)), 400, code="invalid_json")

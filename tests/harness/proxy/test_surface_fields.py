@@ -114,3 +114,32 @@ def test_half_a_character_in_a_tools_schema_is_refused(route):
     }[route]
     with pytest.raises(RequestError, match=r"^tools.*half a surrogate pair"):
         SURFACES[route].parse(BODIES[route] | {"tools": [tool]}, query={})
+
+
+@pytest.mark.parametrize("route", BODIES)
+@pytest.mark.parametrize("many", [{"metadata": {str(i): "" for i in range(60_000)}}, {"tools": [[]] * 60_000}])
+def test_a_body_of_very_many_values_is_refused_before_they_are_looked_at(route, many):
+    """Each would bring a complaint of its own, which together are many times larger than the body."""
+    with pytest.raises(RequestError, match="more than 50000 values"):
+        SURFACES[route].parse(BODIES[route] | many, query={})
+
+
+@pytest.mark.parametrize("route", BODIES)
+def test_a_long_model_name_is_refused_as_each_frame_would_repeat_it(route):
+    with pytest.raises(RequestError, match=r"^model: .*256 characters"):
+        SURFACES[route].parse(BODIES[route] | {"model": "m" * 257}, query={})
+
+
+@pytest.mark.parametrize(
+    ("roles", "joined"),
+    [
+        ("ssu", [("system", "0\n\n1"), ("user", "2")]),
+        ("us", [("user", "0"), ("system", "1")]),
+        ("suss", [("system", "0"), ("user", "1"), ("system", "2"), ("system", "3")]),
+    ],
+)
+def test_the_system_messages_at_the_start_are_one(roles, joined):
+    names = {"s": "system", "u": "user"}
+    messages = [{"role": names[role], "content": f"{at}"} for at, role in enumerate(roles)]
+    call = SURFACES["/v1/chat/completions"].parse(CHAT_BODY | {"messages": messages}, query={})
+    assert [(message["role"], message["content"]) for message in call.messages] == joined

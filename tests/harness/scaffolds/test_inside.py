@@ -21,6 +21,7 @@ from harness.sandbox.base import Sandbox, SandboxConfig, create_sandbox
 from harness.scaffolds.base import ScaffoldConfig, ScaffoldError, ScaffoldResult, create_scaffold
 from harness.scaffolds.inside import AgentNotStarted, InsideScaffold
 from harness.scaffolds.runtimes import RuntimeMissing
+from harness.trajectory import encode
 from trainer.rollout import Outcome, Sampling
 
 AGENT = """\
@@ -146,3 +147,24 @@ async def test_an_agent_that_is_not_prepared_is_told_before_the_trial(tmp_path: 
 def test_a_command_needs_words() -> None:
     with pytest.raises(ScaffoldError, match=r"scaffold\.command is empty"):
         create_scaffold(ScaffoldConfig(name="command"))
+
+
+DEEP = "[" * 300 + "]" * 300
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("cc", '{"type": "result", "subtype": %s}' % DEEP),  # noqa: UP031  (braces)
+        ("cc", '{"type": "result", "subtype": %s}' % ("[" * 100_000)),
+        ("cc", '{"type": "result", "subtype": "%s"}' % ("x" * 100_000)),
+        ("oc", '{"type": "step_finish", "part": "no object"}'),
+        ("oc", '{"type": "error", "error": %s}' % DEEP),  # noqa: UP031
+    ],
+)
+def test_whatever_is_written_to_an_agents_output_can_be_stored(name: str, line: str) -> None:
+    """All that runs beside the agent can write there; what could not be stored would end the run."""
+    scaffold = create_scaffold(ScaffoldConfig(name=name))
+    assert isinstance(scaffold, InsideScaffold)
+    scaffold.transcript.note("agent_ended", **scaffold._end(f"before\n{line}\n"))
+    assert len(encode(scaffold.transcript.to_json())) < 2000
