@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from flows.commands.check import check
 from flows.commands.clean import clean
+from flows.commands.config import config_app
 from flows.commands.doctor import doctor
 from flows.commands.errors import clear_errors
 from flows.commands.pool import pool_app
@@ -145,10 +147,12 @@ def algorithms(
         print_algorithms(console)
 
 
+app.command()(check)
 app.command()(report)
 app.command()(compare)
 app.command()(clean)
 app.command()(doctor)
+app.add_typer(config_app, name="config")
 app.add_typer(pool_app, name="pool")
 app.add_typer(scaffolds, name="scaffolds")
 

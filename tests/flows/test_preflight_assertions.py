@@ -1,0 +1,522 @@
+"""Each assertion by two configurations: one that passes it, and one that trips it, by its message."""
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+from bench.tiny import CHATML, tiny_model
+from flows.config import parse_config
+from flows.preflight import checks  # noqa: F401  (registers them)
+from flows.preflight.checks import host, identity
+from flows.preflight.facts import Facts
+from flows.preflight.findings import Level
+from flows.preflight.machine import GIB, Gpu, GpuProcess, Machine
+from flows.preflight.registry import CHECKS, Cost
+from flows.preflight.run import PreflightError, preflight, run_checks
+from harness.pool.index import TaskPointer, write_index
+from harness.pool.sample import sample_task
+from harness.reaper import Sweep
+from harness.sandbox.leftovers import Leftover
+from tasks.journal import write_json
+
+CPUS = Machine(
+    cpus=8,
+    memory=64 * GIB,
+    memory_available=48 * GIB,
+    shared_memory=8 * GIB,
+    shared_memory_free=7 * GIB,
+    open_files=65536,
+    processes=65536,
+    address_space=None,
+    clock_synchronised=True,
+)
+GPUS = dataclasses.replace(CPUS, gpus=[Gpu("big", 80 * GIB)] * 4)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A root with a tiny model and two pools; files of the model can be varied by copies."""
+    root = tmp_path_factory.mktemp("root")
+    tiny_model(root / "tiny")
+    task = sample_task(root / "tasks" / "t0").path
+    for number in range(1, 8):
+        shutil.copytree(task, root / "tasks" / f"t{number}")
+    shutil.copytree(task, root / "tasks" / "broken")
+    (root / "tasks" / "broken" / "instruction.md").unlink()
+    index(root, "train", range(6))
+    index(root, "heldout", (6, 7))
+    return root
+
+
+def index(root, name, numbers, **extra):
+    rows = [TaskPointer(f"t{n}", root / "tasks" / f"t{n}", extra=dict(extra)) for n in numbers]
+    write_index(rows, root / f"{name}.parquet")
+    return str(root / f"{name}.parquet")
+
+
+def variant(root, name, config=None, generation=None, tokenizer=None):
+    """A copy of the tiny model with other values in its files."""
+    folder = root / name
+    if not folder.exists():
+        shutil.copytree(root / "tiny", folder)
+        for file, changes in (
+            ("config.json", config),
+            ("generation_config.json", generation),
+            ("tokenizer_config.json", tokenizer),
+        ):
+            if changes:
+                values = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
+                (folder / file).write_text(json.dumps(values | changes))
+    return str(folder)
+
+
+def facts_of(root, values, machine=CPUS):
+    """Facts of a small run that trips nothing, with `values` by dotted key on top."""
+    config = {
+        "experiment": "e",
+        "model": {"path": str(root / "tiny")},
+        "data": {"train": str(root / "train.parquet"), "heldout": str(root / "heldout.parquet")},
+        "rollout": {"tasks_per_step": 4, "attempts_per_task": 4, "max_tokens_per_turn": 64, "concurrency": 16},
+        "learner": {"gpus_per_rank": 0, "lr": 1e-5, "micro_batch_tokens": 2048, "lr_warmup_steps": 2},
+        "serving": {"window": 1024, "tool_call_parser": None},
+        "scaffold": {"name": "edit", "agent_timeout": 60},
+        "sandbox": {"backend": "bubblewrap"},
+        "algorithm": {"rollout_correction": {"mode": "decoupled", "weights": "token"}},
+        "schedule": {"total_steps": 20, "save_freq": 5, "test_freq": 5},
+        "evaluation": {"temperature": 1.0},
+    }
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        target = config
+        for section in sections:
+            target = target.setdefault(section, {})
+        if value is UNSET:
+            target.pop(name, None)
+        else:
+            target[name] = value
+    return Facts(parse_config(config, "test"), root, machine)
+
+
+UNSET = object()
+
+
+def findings_of(root, check, values, machine=CPUS):
+    return list(run_checks(facts_of(root, values, machine), only=[check]))
+
+
+W, F = Level.WARN, Level.FATAL
+
+# check, values that trip it, level, words of its message
+TRIPPED = [
+    # a name that resumes
+    ("name", {"experiment": "grpo-20260806"}, W, "experiment is grpo-20260806: has a time in it"),
+    ("name", {"experiment": "x_2026-08-06_12"}, W, "goes on under the same name only"),
+    # topology
+    ("devices", {"learner.gpus_per_rank": UNSET}, W, "learner.gpus_per_rank is unset, so 0"),
+    ("devices", {"learner.gpus_per_rank": 1}, F, "1 ranks x 1 + 1 replicas x 1 = 2 GPUs, and this machine has 0"),
+    ("devices", {"learner.ranks": 16}, W, "learner.ranks is 16: is more than the 8 cores"),
+    ("devices", {"learner.ranks": 4, "learner.threads": 4}, W, "4 ranks compute with 16 threads on 8 cores"),
+    ("devices", {"serving.tensor_parallel": 2}, W, "compete for the same cores"),
+    ("tensor-parallel", {"serving.tensor_parallel": 3},
+     F, "does not divide the model's 2 num_key_value_heads; use 1, 2"),
+    ("tensor-parallel", {"serving.tensor_parallel": 4}, F, "does not divide the model's 2 num_key_value_heads"),
+    # batch
+    ("batch", {"rollout.tasks_per_step": UNSET}, W, "rollout.tasks_per_step is unset, so 64"),
+    ("batch", {"learner.ranks": 3}, W, "does not divide 4 tasks x 4 attempts = 16 trials a step"),
+    ("batch", {"learner.ranks": 32}, W, "some ranks would have none"),
+    ("batch", {"learner.mini_batch_size": 5}, W, "the last mini-batch has 1"),
+    ("batch", {"learner.mini_batch_size": 2, "learner.ranks": 4}, W, "is less than the 4 ranks"),
+    ("batch", {"rollout.concurrency": 100}, W, "is more than a step ever has"),
+    ("batch", {"serving.max_num_seqs": 4}, W, "1 replicas x 4 sequences = 4 that are decoded at once"),
+    # window
+    ("window", {"serving.window": 8192}, F, "is more than the 4096 positions of the model; lower it to 4096"),
+    ("window", {"serving.window": UNSET}, W, "serving.window is unset, so 2048"),
+    ("window", {"rollout.max_tokens_per_turn": UNSET}, W, "rollout.max_tokens_per_turn is unset, so 512"),
+    # memory and disk
+    ("learner-memory", {"learner.micro_batch_tokens": UNSET}, W, "learner.micro_batch_tokens is unset, so 2048"),
+    ("learner-memory", {"learner.micro_batch_tokens": 512}, W, "is less than serving.window of 1024"),
+    ("replica-memory", {"serving.window": 4096, "serving.max_num_seqs": 64, "rollout.concurrency": 64}, None, ""),
+    # agent
+    ("scaffold", {"scaffold.name": UNSET}, W, "scaffold.name is unset, so edit"),
+    ("scaffold", {"scaffold.name": "cc", "serving.tool_call_parser": "hermes", "scaffold.runtimes": "/nowhere"},
+     F, "is not prepared in /nowhere"),
+    ("agent-limits", {"scaffold.agent_timeout": UNSET}, W, "half an hour where it has none; in evaluations as well"),
+    ("agent-limits", {"scaffold.name": "terminus"}, W, "can look at nothing before it answers"),
+    ("agent-limits", {"scaffold.max_turns": 300, "rollout.max_tokens_per_turn": 512}, W, "end as overlong"),
+    # algorithm
+    ("algorithm", {"algorithm.kl": {"place": "both"}}, W, "the divergence is paid twice"),
+    ("critic", {"learner.critic": {}}, F, "the estimator grpo asks for no values"),
+    ("critic", {"learner.critic": {}, "algorithm.adv_estimator": "gae", "learner.lr_warmup_steps": 0},
+     W, "from a critic that knows nothing yet"),
+    ("critic", {"learner.critic": {}, "algorithm.adv_estimator": "gae", "learner.micro_batch_tokens": 512},
+     W, "policy and critic both compute such a row"),
+    ("correction", {"algorithm.rollout_correction": UNSET},
+     W, "algorithm.rollout_correction is unset, so decoupled, token"),
+    ("correction", {"algorithm.rollout_correction.weights": "sequence"}, W, "is near 0 for most rollouts"),
+    ("correction", {"algorithm.rollout_correction": {"mode": "bypass"}, "algorithm.policy_loss": "reinforce"},
+     F, "and reinforce has none"),
+    ("correction", {"algorithm.rollout_correction": {"mode": "off"}}, W, "measured and left as they are"),
+    ("correction", {"fidelity.patience": None}, W, "no run is ever stopped"),
+    # schedule
+    ("learning-rate", {"learner.lr": UNSET}, W, "learner.lr is unset, so 1e-06"),
+    ("learning-rate", {"learner.lr_warmup_steps": 21}, W, "20 updates, so that the rate never arrives"),
+    ("learning-rate", {"learner.lr": 1e-3}, W, "is large for reinforcement learning"),
+    ("saving", {"schedule.save_freq": UNSET}, W, "schedule.save_freq is unset, so 10"),
+    ("saving", {"schedule.save_freq": 50}, W, "only the last has a checkpoint"),
+    ("scoring", {"schedule.test_freq": UNSET}, W, "schedule.test_freq is unset"),
+    ("scoring", {"schedule.test_freq": 0, "schedule.eval_before": False, "schedule.eval_after": False},
+     W, "nothing is ever scored"),
+    ("scoring", {"schedule.eval_before": False}, W, "no gain can be told"),
+    ("scoring", {"evaluation.temperature": 0.7}, W, "scored at another temperature"),
+    ("scoring", {"evaluation.top_p": 0.9}, W, "truncated distribution"),
+    # pools
+    ("indexes", {"data.train": UNSET}, W, "data.train is unset, so builtin:kata"),
+    ("indexes", {"data.train": UNSET}, W, "is built when a run starts"),
+    ("indexes", {"data.train": "/nowhere/train.parquet"}, F, "/nowhere/train.parquet: no such index"),
+    ("pool-size", {"rollout.tasks_per_step": 7}, F, "is more than the 6 tasks of data.train"),
+    ("signal", {}, W, "its index tells no pass rates"),
+    # backends
+    ("backend", {"sandbox.backend": UNSET}, W, "sandbox.backend is unset, so bubblewrap"),
+    ("backend", {"sandbox.backend": "kubernetes", "sandbox.kubernetes": {"kubeconfig": "/nowhere/config"}},
+     F, "sandbox.kubernetes.kubeconfig is /nowhere/config: there is no such file"),
+    ("backend", {"sandbox.backend": "kubernetes"}, W, "names no registry: a node that lacks it cannot have it"),
+    ("backend", {"sandbox.backend": "kubernetes", "sandbox.kubernetes": {"image_pull_policy": "Always"}},
+     F, "image_pull_policy Always pulls it from one"),
+    ("backend", {"sandbox.backend": "docker", "sandbox.docker": {"hosts": ["unix:///nowhere.sock"]}},
+     F, "unix:///nowhere.sock: there is no such socket"),
+    ("backend", {"sandbox.backend": "docker", "sandbox.docker": {"image": "mine:1"}}, W, "asks Docker Hub"),
+    ("backend", {"sandbox.backend": "docker", "sandbox.docker": {"hosts": [{"url": "tcp://h:1", "tls": "/nowhere"}]}},
+     F, "lacks ca.pem, cert.pem, key.pem"),
+    ("backend", {"sandbox.backend": "docker", "sandbox.docker": {"hosts": [{"slots": 3}]}},
+     W, "is more than the 3 slots"),
+    # model
+    ("model", {"model.path": UNSET}, W, "model.path is unset, so builtin:smollm2-135m-instruct"),
+    ("model", {"model.path": UNSET}, W, "is unpacked when a run starts"),
+    ("model", {"model.path": "/nowhere/model"}, F, "no folder '/nowhere/model'"),
+    ("model", {"model.path": "org/name"}, W, "is fetched from the hub when a run starts"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "values", "level", "words"), [row for row in TRIPPED if row[2]])
+def test_an_assertion_is_tripped(place, check, values, level, words):
+    found = findings_of(place, check, values)
+    assert any(finding.level is level and words in finding.message for finding in found), found
+    assert all(finding.mend for finding in found if finding.level is not Level.OK)
+
+
+@pytest.mark.parametrize("check", sorted({row[0] for row in TRIPPED} - {"signal"}))
+def test_the_same_assertions_pass(place, check):
+    found = findings_of(place, check, {})
+    assert found and all(finding.level is Level.OK for finding in found), found
+
+
+GPU_RUN = {"learner.gpus_per_rank": 1, "learner.ranks": 2, "serving.replicas": 2}
+
+
+def test_all_gpus_in_use_is_well(place):
+    (found,) = findings_of(place, "devices", GPU_RUN, GPUS)
+    assert found.level is Level.OK and "2 ranks x 1 + 2 replicas x 1 = 4 GPUs, all of this machine's" in found.message
+
+
+def test_idle_gpus_are_told(place):
+    found = findings_of(place, "devices", GPU_RUN | {"serving.replicas": 1}, GPUS)
+    assert any("the rest idles" in finding.message for finding in found)
+    found = findings_of(place, "devices", {}, GPUS)
+    assert any("4 GPUs, which stay idle" in finding.message for finding in found)
+
+
+def test_a_cluster_elsewhere_is_not_counted_here(place, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    (found,) = findings_of(place, "devices", GPU_RUN)
+    assert found.level is Level.WARN and "of the cluster at RAY_ADDRESS" in found.message
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_tensor_parallel_that_divides_the_heads(place, size):
+    assert {f.level for f in findings_of(place, "tensor-parallel", {"serving.tensor_parallel": size})} == {Level.OK}
+
+
+def test_learner_and_replicas_against_the_gpus(place):
+    small = dataclasses.replace(GPUS, gpus=[Gpu("small", GIB // 2048)] * 4)
+    (found,) = [f for f in findings_of(place, "learner-memory", GPU_RUN, small) if f.field == "learner.ranks"]
+    assert found.level is Level.FATAL and "20 B x 0 M / 2 ranks" in found.message
+    close = dataclasses.replace(GPUS, gpus=[Gpu("close", GIB // 64)] * 4)
+    (found,) = [f for f in findings_of(place, "learner-memory", GPU_RUN, close) if f.field == "learner.ranks"]
+    assert found.level is Level.WARN and "a GPU has 16 MiB: it may not do" in found.message
+    assert findings_of(place, "learner-memory", GPU_RUN, GPUS)[0].level is Level.OK
+    (found,) = findings_of(place, "replica-memory", GPU_RUN, small)
+    assert found.level is Level.FATAL and "none is left" in found.message
+    assert {f.level for f in findings_of(place, "replica-memory", GPU_RUN, GPUS)} == {Level.OK}
+    (found,) = findings_of(place, "replica-memory", GPU_RUN)
+    assert found.level is Level.WARN and "no GPU here to compare with" in found.message
+
+
+def test_a_cache_that_holds_no_window(place):
+    model = variant(place, "wide", {"num_hidden_layers": 4096, "num_key_value_heads": 64, "head_dim": 1024})
+    (found,) = findings_of(place, "replica-memory", {"model.path": model})
+    assert found.level is Level.FATAL and "a long trial would never fit" in found.message
+    model = variant(place, "wider", {"num_hidden_layers": 32, "num_key_value_heads": 32, "head_dim": 128})
+    (found,) = findings_of(place, "replica-memory", {"model.path": model})
+    assert found.level is Level.WARN and "most of them wait" in found.message
+
+
+def test_host_memory(place):
+    assert {f.level for f in findings_of(place, "host-memory", {})} == {Level.OK}
+    tight = dataclasses.replace(CPUS, memory=GIB // 2, memory_available=GIB // 2)
+    (found,) = findings_of(place, "host-memory", {}, tight)
+    assert found.level is Level.FATAL and "1 ranks = " in found.message and "this machine has 0.5 GiB" in found.message
+    busy = dataclasses.replace(CPUS, memory_available=GIB // 2)
+    assert any("0.5 GiB are free now" in f.message for f in findings_of(place, "host-memory", {}, busy))
+
+
+def test_disk(place, monkeypatch):
+    from flows.preflight.checks import memory
+
+    assert {f.level for f in findings_of(place, "disk", {})} == {Level.OK}
+    monkeypatch.setattr(memory, "disk_free", lambda path: 10_000)
+    (found,) = findings_of(place, "disk", {})
+    assert found.level is Level.FATAL and "(2 kept + 1 being written) x 14 B" in found.message
+    monkeypatch.setattr(memory, "disk_free", lambda path: GIB)
+    (found,) = findings_of(place, "disk", {"schedule.total_steps": 10_000})
+    assert found.level is Level.WARN and "perhaps not for all trials" in found.message
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "qwen3_moe"}, "is a mixture of experts"),
+        ({"text_config": {"num_experts": 8}}, "is a mixture of experts"),
+        ({"llm_config": {"n_routed_experts": 8}}, "is a mixture of experts"),
+        ({"num_experts_per_tok": 2}, "is a mixture of experts"),
+        ({"quantization_config": {"bits": 4}}, "has quantised weights"),
+    ],
+)
+def test_models_that_cannot_be_trained(place, config, words):
+    path = variant(place, f"odd-{abs(hash(json.dumps(config)))}", config)
+    found = findings_of(place, "experts", {"model.path": path})
+    assert any(f.level is Level.FATAL and words in f.message for f in found), found
+
+
+def test_a_dense_model_passes(place):
+    assert {f.level for f in findings_of(place, "experts", {})} == {Level.OK}
+
+
+def test_scaled_positions_widen_the_window(place):
+    scaled = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}}
+    path = variant(place, "yarn", scaled | {"rope_parameters": None})
+    found = findings_of(place, "window", {"model.path": path, "serving.window": 16384})
+    assert all(f.level is Level.OK for f in found), found
+
+
+def test_a_damaged_config_is_told(place):
+    path = variant(place, "damaged")
+    (place / "damaged" / "config.json").write_text("{")
+    found = findings_of(place, "window", {"model.path": path})
+    assert any(f.level is Level.FATAL and "cannot be read" in f.message for f in found), found
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "level", "words"),
+    [
+        ("vocabulary", {"config": {"vocab_size": 100}}, F, "rows: some prompts would read beyond them"),
+        ("ends", {"generation": {"eos_token_id": 7}, "config": {"eos_token_id": 7}}, W, "the generation config with 7"),
+        ("no-end", {"tokenizer": {"eos_token": None}}, F, "names no eos_token"),
+    ],
+)
+def test_tokenizer_and_generation_config_disagree(place, name, files, level, words):
+    found = findings_of(place, "tokenizer", {"model.path": variant(place, name, **files)})
+    assert any(f.level is level and words in f.message for f in found), found
+
+
+def test_tokenizer_and_generation_config_agree(place):
+    assert {f.level for f in findings_of(place, "tokenizer", {})} == {Level.OK}
+    bent = variant(place, "bent", generation={"top_k": 20, "temperature": 0.6})
+    found = findings_of(place, "tokenizer", {"model.path": bent})
+    assert {f.level for f in found} == {Level.OK} and any("which the engine ignores" in f.message for f in found)
+
+
+def template(root, name, text):
+    folder = root / name
+    if not folder.exists():
+        shutil.copytree(root / "tiny", folder)
+        for file in folder.glob("*chat_template*"):
+            file.unlink()
+        (folder / "chat_template.jinja").write_text(text)
+    return str(folder)
+
+
+def test_a_template_that_ends_turns_as_the_engine_does(place):
+    assert {f.level for f in findings_of(place, "chat-template", {})} == {Level.OK}
+
+
+def test_a_template_that_ends_turns_elsewhere(place):
+    path = template(place, "other-end", CHATML.replace("<|im_end|>", "<|endoftext|>"))
+    (found,) = findings_of(place, "chat-template", {"model.path": path})
+    assert found.level is Level.FATAL and "'<|endoftext|>'" in found.message and "to its last token" in found.message
+
+
+def test_a_template_that_forgets_answers(place):
+    text = (
+        "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    )
+    path = template(place, "forgets", text)
+    (found,) = findings_of(place, "chat-template", {"model.path": path})
+    assert found.level is Level.WARN and "trials have one turn, and do without" in found.message
+    (found,) = findings_of(place, "chat-template", {"model.path": path, "scaffold.max_turns": 5})
+    assert found.level is Level.FATAL
+
+
+def test_a_task_that_is_broken(place):
+    rows = [TaskPointer("broken", place / "tasks" / "broken"), TaskPointer("t0", place / "tasks" / "t0")]
+    write_index(rows, place / "odd.parquet")
+    found = findings_of(place, "indexes", {"data.train": str(place / "odd.parquet")})
+    assert any(f.level is Level.FATAL and "1 of 2 sampled tasks cannot be used" in f.message for f in found), found
+
+
+def test_tasks_that_are_scored_and_trained(place):
+    both = index(place, "both", (5, 6))
+    found = findings_of(place, "pool-size", {"data.heldout": both})
+    assert any(f.level is Level.WARN and "1 of its 2 tasks are trained on as well, t5" in f.message for f in found)
+
+
+@pytest.mark.parametrize(
+    ("extra", "level", "share"),
+    [({"pass_rate": 0.5}, Level.OK, "88%"), ({"difficulty": 0.5}, Level.OK, "88%"), ({"pass_rate": 0.02}, W, "8%")],
+)
+def test_the_share_of_groups_with_a_signal(place, extra, level, share):
+    path = index(place, f"rates-{extra}", range(4), **extra)
+    (found,) = findings_of(place, "signal", {"data.train": path})
+    assert found.level is level and found.why.startswith(f"{share} of groups are expected"), found
+
+
+def test_the_images_that_tasks_name(place):
+    task = place / "tasks" / "imaged"
+    shutil.copytree(place / "tasks" / "t0", task)
+    text = (task / "task.toml").read_text()
+    (task / "task.toml").write_text(text + '\n[environment]\ndocker_image = "hub/x:1"\n')
+    write_index([TaskPointer("imaged", task)], place / "imaged.parquet")
+    values = {"data.train": str(place / "imaged.parquet")}
+    found = findings_of(place, "backend", values)
+    assert any(f.level is Level.WARN and "1 images are named by sampled tasks (hub/x:1)" in f.message for f in found)
+    values |= {"sandbox.backend": "kubernetes", "sandbox.kubernetes": {"image": "hub/x:1"}}
+    assert {f.level for f in findings_of(place, "backend", values)} == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "level", "words"),
+    [
+        ("limits", {"open_files": 256}, F, "ulimit -n is 256"),
+        ("limits", {"processes": 64}, F, "ulimit -u is 64"),
+        ("limits", {"address_space": GIB}, W, "ulimit -v is 1.0 GiB"),
+        ("shared-memory", {"shared_memory_free": 64 << 20}, F, "/dev/shm is 64 MiB: free is less than a bucket of"),
+        ("shared-memory", {"shared_memory_free": 3 * GIB}, W, "something fills it"),
+        ("shared-memory", {"shared_memory": None, "shared_memory_free": None}, W, "is not there"),
+        ("clock", {"clock_synchronised": False}, W, "nothing keeps it right"),
+        ("clock", {"clock_synchronised": None}, W, "does not say"),
+    ],
+)
+def test_a_machine_that_will_not_do(place, check, changes, level, words):
+    assert {f.level for f in findings_of(place, check, {})} == {Level.OK}
+    found = findings_of(place, check, {}, dataclasses.replace(CPUS, **changes))
+    assert any(f.level is level and words in f.message for f in found), found
+
+
+def test_a_clock_that_is_behind_its_own_files(place, tmp_path):
+    ahead = time.time() + 3600
+    (tmp_path / "file").write_text("x")
+    os.utime(tmp_path / "file", (ahead, ahead))
+    facts = facts_of(place, {})
+    (found,) = run_checks(Facts(facts.config, tmp_path, CPUS), only=["clock"])
+    assert found.level is Level.FATAL and "behind the newest file" in found.message
+
+
+def test_gpus_that_others_use(place):
+    assert {f.level for f in findings_of(place, "gpus-in-use", GPU_RUN, GPUS)} == {Level.OK}
+    used = dataclasses.replace(GPUS, gpu_processes=[GpuProcess(4711, "GPU-1", "python")])
+    (found,) = findings_of(place, "gpus-in-use", GPU_RUN, used)
+    assert found.level is Level.FATAL and "python (4711)" in found.message
+    assert findings_of(place, "gpus-in-use", {}, used) == []
+
+
+def test_leftovers(place, monkeypatch):
+    monkeypatch.setattr(host, "reap", lambda *args, **options: Sweep())
+    assert {f.level for f in findings_of(place, "leftovers", {})} == {Level.OK}
+    left = Leftover("host", "folder", "/tmp/left", {}, None, lambda: None)
+    monkeypatch.setattr(host, "reap", lambda *args, **options: Sweep([left]))
+    (found,) = findings_of(place, "leftovers", {})
+    assert found.level is Level.WARN and "/tmp/left" in found.message and found.mend == "testgrad clean --apply"
+
+
+def test_packages(place, monkeypatch):
+    assert {f.level for f in findings_of(place, "packages", {})} == {Level.OK}
+    real = host.importlib.util.find_spec
+    monkeypatch.setattr(host.importlib.util, "find_spec", lambda name: None if name == "vllm" else real(name))
+    (found,) = findings_of(place, "packages", {})
+    assert found.level is Level.FATAL and found.mend == "install testgrad[cpu]"
+
+
+def test_a_run_that_exists_with_other_settings(place):
+    facts = facts_of(place, {"experiment": "old"})
+    stored = {"identity": facts.config.identity(), "config": facts.config.model_dump(mode="json")}
+    write_json(place / "testgrad" / "old" / "config.json", stored)
+    assert {f.level for f in findings_of(place, "journal", {"experiment": "old"})} == {Level.OK}
+    assert {f.level for f in findings_of(place, "journal", {"experiment": "old", "schedule.total_steps": 99})} == {
+        Level.OK
+    }
+    (found,) = findings_of(place, "journal", {"experiment": "old", "learner.lr": 2e-5})
+    assert found.level is Level.FATAL and "learner.lr 1e-05 -> 2e-05" in found.message
+
+
+def test_a_run_that_is_going_on(place, monkeypatch):
+    assert {f.level for f in findings_of(place, "in-flight", {"experiment": "live"})} == {Level.OK}
+    log = place / "testgrad" / "live" / "logs" / "live_vllm.log"
+    log.parent.mkdir(parents=True)
+    with log.open("w"):
+        assert identity._holders(log.parent) == []  # this process itself
+        monkeypatch.setattr(identity.os, "getpid", lambda: -1)
+        found = findings_of(place, "in-flight", {"experiment": "live"})
+    assert any(f.level is Level.FATAL and "is running: process" in f.message for f in found), found
+
+
+def test_servers_that_are_named_must_answer(place, monkeypatch):
+    for variable in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
+        monkeypatch.delenv(variable, raising=False)
+    assert findings_of(place, "servers", {}) == []
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////tmp/x.db")
+    assert findings_of(place, "servers", {}) == []
+    monkeypatch.setenv("PREFECT_API_URL", "http://me:secret9@127.0.0.1:1/api")
+    (found,) = findings_of(place, "servers", {})
+    assert found.level is Level.FATAL and "does not answer" in found.message and "secret9" not in found.message
+
+
+def test_a_check_that_breaks_is_no_comfort(place, monkeypatch):
+    monkeypatch.delenv("TESTGRAD_DEBUG", raising=False)
+
+    def breaks(facts):
+        raise RuntimeError("oops")
+        yield
+
+    monkeypatch.setitem(CHECKS, "saving", dataclasses.replace(CHECKS["saving"], function=breaks))
+    (found,) = findings_of(place, "saving", {})
+    assert found.level is Level.FATAL and "the check itself failed: RuntimeError: oops" in found.message
+
+
+def test_before_training_only_cheap_checks_are_made_and_fatal_ones_stop_it(place, monkeypatch):
+    made = []
+    for name, check in list(CHECKS.items()):
+        monkeypatch.setitem(
+            CHECKS, name, dataclasses.replace(check, function=lambda facts, name=name: made.append(name) or [])
+        )
+    preflight(facts_of(place, {}).config, place)
+    assert made == [name for name, check in CHECKS.items() if check.cost is Cost.CHEAP]
+    monkeypatch.undo()
+    with pytest.raises(PreflightError, match=r"must not start:\n(.*\n)*.*is more than the 6 tasks of data\.train"):
+        preflight(facts_of(place, {"rollout.tasks_per_step": 7}).config, place)
+
+
+def test_every_check_says_what_it_is_for():
+    assert all(check.about for check in CHECKS.values())
