@@ -15,6 +15,7 @@ from flows.commands.clean import clean
 from flows.commands.config import config_app
 from flows.commands.doctor import doctor
 from flows.commands.errors import clear_errors
+from flows.commands.evaluations import eval_compare, regrade
 from flows.commands.pool import pool_app
 from flows.commands.report import compare, report
 from flows.commands.scaffolds import scaffolds
@@ -74,6 +75,7 @@ def evaluate(
     attempts: Annotated[int, typer.Option(min=1, help="Trials of each task")] = 4,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature")] = 0.7,
     max_tasks: Annotated[int | None, typer.Option(min=1, help="Score on this many tasks only")] = None,
+    probe: Annotated[bool, typer.Option(help="Ask the model one plain question before trials are spent on it")] = True,
     set_: Overrides = None,
 ) -> None:
     """Score a model or a checkpoint: mean reward, pass@1, pass@k, through the serving path of training."""
@@ -83,7 +85,7 @@ def evaluate(
 
     options = {"attempts_per_task": attempts, "temperature": temperature, "max_tasks": max_tasks}
     with clear_errors(), _view():
-        summary = _run(score_model(model, root, index, options, set_ or []))
+        summary = _run(score_model(model, root, index, options, set_ or [], probe))
     report_evaluation(console, summary)
 
 
@@ -147,6 +149,8 @@ def algorithms(
         print_algorithms(console)
 
 
+app.command("eval-compare")(eval_compare)
+app.command()(regrade)
 app.command()(check)
 app.command()(report)
 app.command()(compare)

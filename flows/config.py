@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.budgets import BudgetConfig
@@ -212,21 +211,3 @@ def _fields_at(location: Iterable[Any]) -> list[str]:
         # an optional section is a union of it and None
         model = next((kind for kind in get_args(annotation) if hasattr(kind, "model_fields")), annotation)
     return sorted(model.model_fields)
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    key, separator, text = override.partition("=")
-    if not separator:
-        raise ConfigError(f"override {override!r}: expected section.key=value")
-    *sections, name = key.split(".")
-    target = values
-    for section in sections:
-        if target.get(section) is None:
-            target[section] = {}  # `section:` with nothing below it is an empty one
-        target = target[section]
-        if not isinstance(target, dict):
-            raise ConfigError(f"override {override!r}: {section} is a value, not a section")
-    try:
-        target[name] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from error

@@ -13,6 +13,8 @@ import yaml
 from prefect import flow
 
 from flows.config import RunConfig, parse_config
+from flows.configuration.layers import Layer, flatten, merge, nest
+from flows.configuration.words import from_overrides
 from flows.environment import tracking_uri
 from flows.evaluate import evaluate
 from flows.open_run import open_run
@@ -34,12 +36,20 @@ ASKED = "asked.json"
 
 @flow(name="score", flow_run_name="score-{model.name}")
 async def score_model(
-    model: Path, root: Path, index: str, evaluation: dict[str, Any], overrides: Sequence[str] = ()
+    model: Path,
+    root: Path,
+    index: str,
+    evaluation: dict[str, Any],
+    overrides: Sequence[str] = (),
+    probe: bool = True,
 ) -> dict[str, Any]:
     """Mean reward, pass@1 and pass@k of a Hugging Face folder or a checkpoint on an index.
 
     One that was stopped goes on where it stopped, if the same is asked of the same weights. A finished one that is
     asked for again is made again.
+
+    Args:
+        probe: Whether the model has to answer a plain question first.
 
     Raises:
         ModelError: the folder cannot be served.
@@ -66,7 +76,8 @@ async def score_model(
                 pool = await ReplicaPool.start(
                     run.name, folder, config.serving, config.learner.gpus_per_rank, run.engine_log_file
                 )
-                await require_coherent(pool, await asyncio.to_thread(_codec, folder))
+                if probe:
+                    await require_coherent(pool, await asyncio.to_thread(_codec, folder))
                 summary: dict[str, Any] = await evaluate(run, 0, folder)
             finally:
                 await stop_engines(run)
@@ -95,8 +106,6 @@ def _codec(folder: Path) -> ChatCodec:
 
 
 def _config(model: Path, index: str, evaluation: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
-    from flows.config import _override
-
     slug = re.sub(r"[^A-Za-z0-9]+", "-", model.name).strip("-")[:40] or "model"
     name = f"{slug}-{hashlib.sha256(f'{model} {index}'.encode()).hexdigest()[:8]}"
     values = yaml.safe_load((Path(__file__).parent.parent / "deployments" / "runs" / "quickstart.yaml").read_text())
@@ -104,7 +113,7 @@ def _config(model: Path, index: str, evaluation: dict[str, Any], overrides: Sequ
     if index != "builtin:kata":
         values["data"] = {"train": index, "heldout": index}
     values["rollout"] |= {"tasks_per_step": 1}
-    for override in overrides:
-        _override(values, override)
+    base = Layer("eval", *flatten(values, "eval"))
+    values = nest(merge([base, from_overrides(overrides)]).values)
     # after the overrides: the run of this name is removed before it is made, and must be no other
     return parse_config(values | {"project": "scores", "experiment": name}, "eval")

@@ -10,7 +10,8 @@ from flows.config import RunConfig
 from flows.environment import default_root, tracking_uri
 from flows.evaluate import evaluate
 from flows.open_run import open_run
-from flows.preflight.run import preflight, summary
+from flows.preflight.run import preflight
+from flows.preflight.run import summary as preflight_summary
 from flows.report.publish import publish_report
 from flows.step import rl_step
 from tasks.journal import eval_label, step_label
@@ -51,7 +52,7 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
     await prepare_sandbox(config.sandbox, config.scaffold)
     model, _ = await asyncio.gather(prepare_model(run, config.model), prepare_pools(run, config.data, config.rollout))
     findings = await asyncio.to_thread(preflight, config, run.root)
-    emit(Event("note", "", f"preflight: {summary(findings)}; `testgrad check` tells them"))
+    emit(Event("note", "", f"preflight: {preflight_summary(findings)}; `testgrad check` tells them"))
     with ray_cluster():
         status = "FAILED"
         try:

@@ -61,9 +61,9 @@ class SamplerConfig(BaseModel):
     def _settings_have_an_effect(self) -> Self:
         owners = dict.fromkeys(("strata", "balance"), "stratified")
         owners |= dict.fromkeys(("explore", "decay", "focus", "prior_trials"), "adaptive")
-        for name, field in sorted(type(self).model_fields.items()):
+        for name, setting in sorted(type(self).model_fields.items()):
             # A value that is spelled out as it would be anyway does no harm: configurations are written down whole.
-            if name in owners and self.sampler != owners[name] and getattr(self, name) != field.default:
+            if name in owners and self.sampler != owners[name] and getattr(self, name) != setting.default:
                 raise ValueError(f"{name} has no effect with sampler {self.sampler}; set sampler: {owners[name]}")
         return self
 

@@ -1,11 +1,13 @@
 """The config of an evaluation that is asked for by itself."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from flows.config import ConfigError
-from flows.score import _config
+from flows.score import ASKED, _config, _goes_on, weights_state
+from tasks.journal import Journal, write_json
 
 
 def make(model="my-model", index="builtin:kata", overrides=(), **evaluation):
@@ -35,5 +37,26 @@ def test_the_kata_pool_is_the_default():
 
 def test_overrides_apply():
     assert make(overrides=["serving.window=4096"]).serving.window == 4096
-    with pytest.raises(ConfigError, match=r"eval: serving\.size: unknown key"):
+    with pytest.raises(ConfigError, match=r"serving\.size: unknown key"):
         make(overrides=["serving.size=1"])
+
+
+def test_only_the_same_question_of_the_same_weights_goes_on(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"1234")
+    journal = Journal(tmp_path / "scores" / "model")
+
+    def asked(**evaluation):
+        config = make(attempts_per_task=2, **evaluation).model_dump(mode="json")
+        return json.loads(json.dumps({"config": config, "weights": weights_state(model)}))
+
+    assert not _goes_on(journal, asked()), "nothing is there"
+    write_json(journal.root / ASKED, asked())
+    assert _goes_on(journal, asked())
+    assert not _goes_on(journal, asked(temperature=0.1))
+    (model / "model.safetensors").write_bytes(b"12345")
+    assert not _goes_on(journal, asked()), "the weights are others"
+    write_json(journal.root / ASKED, asked())
+    write_json(journal.root / "evals" / "step_000000" / "record.json", {})
+    assert not _goes_on(journal, asked()), "it is finished, and made again"

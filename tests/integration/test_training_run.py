@@ -192,7 +192,7 @@ def test_another_algorithm_then_export_and_eval_of_its_checkpoint(run_config: Pa
         check=False,
     )
     assert exported.returncode == 0, exported.stdout + exported.stderr
-    scored = testgrad("eval", tmp_path / "model", "--max-tasks", "2", "--attempts", "2", root=root)
+    scored = testgrad("eval", tmp_path / "model", "--max-tasks", "2", "--attempts", "2", "--no-probe", root=root)
     assert scored.returncode == 0, scored.stdout + scored.stderr
     assert "pass@1" in scored.stdout and "pass@2" in scored.stdout and "4 of 4 trials scored" in scored.stdout
     shown = testgrad("trials", "test/exported", root=root)

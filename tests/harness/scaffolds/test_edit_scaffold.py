@@ -194,7 +194,7 @@ def test_running_tests_that_nobody_reads_is_refused():
 
 
 def test_an_unknown_scaffold_names_the_known_ones():
-    with pytest.raises(ScaffoldError, match="registered are .*edit"):
+    with pytest.raises(ScaffoldError, match=r"registered are .*edit"):
         create_scaffold(ScaffoldConfig(name="nope"))
 
 
