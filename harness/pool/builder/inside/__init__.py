@@ -1,0 +1,1 @@
+"""Programs of the builder that run inside a sandbox."""
