@@ -15,7 +15,7 @@ export VLLM_NO_USAGE_STATS = 1
 quiet_test_env = HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev quickstart up down test test-sandboxes test-units test-training test-engines agents lint checks format
+.PHONY: help install dev quickstart up down test test-sandboxes test-harness test-units test-training test-engines agents lint checks format
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ down: ## stop the two servers
 	@if [ -x $(BIN)/testgrad ]; then $(BIN)/testgrad down; else echo "nothing is up: testgrad is not installed"; fi
 
 test: dev ## check and test everything: unit tests, then tests/integration with real engines
-	@$(MAKE) --no-print-directory -j4 --output-sync=line checks agents test-sandboxes test-units
+	@$(MAKE) --no-print-directory -j5 --output-sync=line checks agents test-sandboxes test-harness test-units
 	@$(MAKE) --no-print-directory -j2 --output-sync=line test-training test-engines
 
 # Side by side, since most of them wait for processes, boots and disks much of the time.
@@ -44,7 +44,10 @@ pytest = $(quiet_test_env) $(BIN)/pytest -p no:cacheprovider --durations=15
 training = tests/integration/test_training_run.py
 
 test-sandboxes:
-	@$(pytest) tests/harness tests/attacks
+	@$(pytest) tests/harness/sandbox tests/attacks
+
+test-harness:
+	@$(pytest) tests/harness --ignore tests/harness/sandbox
 
 test-units:
 	@$(pytest) $(filter-out tests/harness tests/attacks tests/integration tests/__pycache__ tests/conftest.py,$(wildcard tests/*))

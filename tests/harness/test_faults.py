@@ -36,7 +36,7 @@ from harness.trial import TrialResult, TrialSpec, run_trial, run_trial_with_retr
 from harness.verifier import Status, Verdict, VerifierConfig
 from trainer.rollout import Outcome, Sampling
 
-TRIALS = int(os.environ.get("TESTGRAD_FAULT_TRIALS", "100"))
+TRIALS = int(os.environ.get("TESTGRAD_FAULT_TRIALS", "60"))
 CONCURRENT = 64
 ATTEMPTS = 6
 RATE = 0.2
