@@ -39,8 +39,12 @@ def build_bars(console: Console, labels: Sequence[str], wanted: int) -> Iterator
 
 def _line(console: Console, event: Event) -> None:
     if event.kind == "build" and event.text == "done":
-        end = event.data.get("problem") or f"{event.done} tasks"
-        console.print(f"{event.label}: {end}", markup=False, highlight=False, soft_wrap=True)
+        told = _problem(event.label, event.data.get("problem") or f"{event.done} tasks")
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
+
+
+def _problem(label: str, text: str) -> str:
+    return f"{label}: {text.removeprefix(f'{label}: ')}"
 
 
 def print_build(console: Console, results: Sequence[PackageResult]) -> None:
@@ -48,7 +52,8 @@ def print_build(console: Console, results: Sequence[PackageResult]) -> None:
     console.print(build_table(results))
     for result in results:
         if result.problem:
-            console.print(f"{result.label}: {result.problem}", markup=False, highlight=False, soft_wrap=True)
+            told = _problem(result.label, result.problem)
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
         for entry in result.quarantined[:3]:
             console.print(f"{entry['task']}: {entry['reason']}", markup=False, highlight=False, soft_wrap=True)
 

@@ -164,8 +164,8 @@ def _pytest(run: "dict[str, Any]", job: "dict[str, Any]", judge: Any, tell: Any,
             if call.excinfo is not None and not self.failed_at[1]:
                 own = [entry for entry in call.excinfo.traceback if str(entry.path) == str(item.path)]
                 text = _exception(call.excinfo)
-                if own and text.strip() == "AssertionError":
-                    text = f"AssertionError with {_values(own[-1].frame.f_locals)}"
+                values = _values(own[-1].frame.f_locals) if own and text.strip() == "AssertionError" else ""
+                text = f"AssertionError with {values}" if values else text
                 self.failed_at = (own[-1].lineno + 1 if own else 0, text)
 
         @pytest.hookimpl(tryfirst=True)
@@ -321,7 +321,7 @@ def _values(names: "dict[str, Any]") -> str:
                 continue
             if len(text) <= 80:
                 shown.append(f"{name} = {text}")
-    return ", ".join(shown)[:_DETAIL] or "no plain values"
+    return ", ".join(shown)[:_DETAIL]
 
 
 def _processor_time() -> float:

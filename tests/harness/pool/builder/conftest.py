@@ -40,8 +40,7 @@ class Box:
     "mathy/core.py.orig": "old\n",
     "build/lib/mathy/core.py": "copy\n",
     "tests/__init__.py": "",
-    "tests/test_core.py": '''import os
-import time
+    "tests/test_core.py": '''import unittest
 
 import pytest
 
@@ -64,6 +63,13 @@ class TestBox:
     def test_double(self):
         """A box knows twice its value."""
         assert Box(4).double() == 8
+
+
+class TestParts(unittest.TestCase):
+    def test_parts(self):
+        for value in (1, 2):
+            with self.subTest(value):
+                assert total([value]) == value
 
 
 def test_wrong():

@@ -30,6 +30,7 @@ async def test_a_suite_is_sorted_out_and_its_lines_are_known(package, tmp_path):
     assert names == {"test_clamp[-1-0]", "test_clamp[5-5]", "test_clamp[11-10]", "test_total", "TestBox::test_double"}
     reasons = {test.partition("::")[2]: why for test, why in shop.baseline.quarantined.items()}
     assert reasons["test_wrong"].startswith("failed: ") and reasons["test_skipped"].startswith("skipped")
+    assert "subtests" in reasons["TestParts::test_parts"]
     assert reasons["test_second_of_two"].startswith("flaky: passed in 1 of 2 runs")
     lines = (package / "mathy/core.py").read_text().splitlines()
     line = {text.strip(): number for number, text in enumerate(lines, start=1)}
