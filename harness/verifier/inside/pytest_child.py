@@ -65,6 +65,7 @@ def _make_plugin(
         def __init__(self) -> None:
             self.failures = 0
             self.ids: dict[int, str] = {}
+            self.subtests: list[tuple[str, str]] = []
 
         @pytest.hookimpl(trylast=True)
         def pytest_collection_modifyitems(self, session: Any, config: Any, items: "list[Any]") -> None:
@@ -83,9 +84,20 @@ def _make_plugin(
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> bool:
             name = self.ids[id(item)]
-            status, detail = _status(protocol(item, nextitem=nextitem, log=False))
+            self.subtests = []
+            reports = protocol(item, nextitem=nextitem, log=False)
+            status, detail = _status(reports, self.subtests)
             tell("test", name, status, detail)
             return True
+
+        @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest's own, which come first otherwise
+        def pytest_runtest_logreport(self, report: Any) -> Any:
+            # Tests are run unlogged; what is logged all the same are their subtests. Pytest itself must not count them:
+            # its exit code tells of faults of the run, and sentinels' subtests are to fail.
+            if report.outcome != "passed":
+                self.subtests.append((report.outcome, _text(report)))
+                report.outcome = "passed"
+            return (yield)
 
         def _fail(self, name: str, detail: str) -> None:
             self.failures += 1
@@ -94,8 +106,13 @@ def _make_plugin(
     return Plugin()
 
 
-def _status(reports: "list[Any]") -> "tuple[str, str]":
-    """A test's status from the reports of its set-up, call and tear-down. Only three plain passes are a pass."""
+def _status(reports: "list[Any]", subtests: "list[tuple[str, str]]") -> "tuple[str, str]":
+    """A test's status from the reports of its set-up, call and tear-down. Only three plain passes are a pass.
+
+    A test is itself reported as passed when `subtests` of it, of which those are here that did not pass, have failed.
+    """
+    if subtests:
+        return min(subtests)  # failed before skipped
     if [(report.when, report.outcome) for report in reports] == [
         (when, "passed") for when in ("setup", "call", "teardown")
     ]:

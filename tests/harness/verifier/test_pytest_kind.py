@@ -204,3 +204,22 @@ async def test_hidden_tests_lie_in_no_file(task: Task) -> None:
     """
     verdict = await judge(task, {"calc.py": textwrap.dedent(code) + BROKEN})
     assert verdict.status is Status.FAILED, verdict
+
+
+@pytest.mark.parametrize(("source", "status"), [(HONEST, Status.PASSED), (BROKEN, Status.FAILED)])
+async def test_a_test_whose_subtests_fail_has_failed(tmp_path: Path, source: str, status: Status) -> None:
+    hidden = """\
+        import unittest
+
+        from calc import add
+
+
+        class TestAdd(unittest.TestCase):
+            def test_add(self):
+                for a, b, total in ((1, 0, 1), (2, 3, 5), (-1, -1, -2)):
+                    with self.subTest(a=a, b=b):
+                        self.assertEqual(add(a, b), total)
+    """
+    task = make_task(tmp_path, ["TestAdd::test_add"], [], **{"tests/tests/test_calc.py": textwrap.dedent(hidden)})
+    verdict = await grade(task, Patch({"calc.py": source.encode()}), SandboxConfig(), QUICK)
+    assert verdict.status is status, verdict
