@@ -2,28 +2,16 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
 from prefect.tasks import exponential_backoff
 
 from harness.pool.builder import BuildConfig, PackageResult, PackageSource, Progress, SourceError, Store, build_package
 from harness.sandbox import SandboxConfig
 from harness.sandbox.owner import owned_by
-from tasks.policy import PERMANENT
+from tasks.policy import worth_retrying
 from tasks.progress import Event, emit
-
-
-async def _worth_retrying(task: Any, task_run: Any, state: State[Any]) -> bool:
-    try:
-        await state.aresult()
-    except PERMANENT:
-        return False
-    except Exception:
-        return True
-    return False
 
 
 @task(
@@ -32,7 +20,7 @@ async def _worth_retrying(task: Any, task_run: Any, state: State[Any]) -> bool:
     cache_policy=NO_CACHE,
     retries=2,
     retry_delay_seconds=exponential_backoff(2),
-    retry_condition_fn=_worth_retrying,
+    retry_condition_fn=worth_retrying,
 )
 async def build_one_package(
     label: str, source: PackageSource, root: Path, config: BuildConfig, sandbox: SandboxConfig

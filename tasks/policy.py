@@ -18,7 +18,8 @@ def _key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
     return f"{run.project}/{run.experiment}-{run.nonce}/{label}/{context.task.name}"
 
 
-async def _worth_retrying(task: Any, task_run: Any, state: State[Any]) -> bool:
+async def worth_retrying(task: Any, task_run: Any, state: State[Any]) -> bool:
+    """Whether a Prefect task that failed so may succeed on another try."""
     try:
         await state.aresult()
     except PERMANENT:
@@ -43,6 +44,6 @@ def staged(name: str, timeout: float | None = None, retries: int = RETRIES) -> d
         "retries": retries,
         "retry_delay_seconds": exponential_backoff(2),
         "retry_jitter_factor": 0.3,
-        "retry_condition_fn": _worth_retrying,
+        "retry_condition_fn": worth_retrying,
         "timeout_seconds": timeout,
     }

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from support.journals import make_run
 
-from tasks.policy import _key, _worth_retrying, staged
+from tasks.policy import _key, worth_retrying, staged
 
 
 def key(run, label="step_000001", name="assemble_batch"):
@@ -39,7 +39,7 @@ def test_stages_are_cached_and_their_results_kept():
     assert options["name"] == "assemble_batch"
     assert options["cache_policy"].cache_key_fn is _key
     assert options["persist_result"] is True
-    assert options["retry_condition_fn"] is _worth_retrying
+    assert options["retry_condition_fn"] is worth_retrying
     assert (options["retries"], options["timeout_seconds"]) == (2, 600)
 
 
@@ -64,4 +64,4 @@ def state_of(error):
     ],
 )
 async def test_what_another_try_cannot_mend_is_not_tried_again(error, again):
-    assert await _worth_retrying(None, None, state_of(error)) is again
+    assert await worth_retrying(None, None, state_of(error)) is again
