@@ -102,7 +102,8 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_confi
     """Killed, then stopped by Ctrl-C, then left alone: each trial that had ended is there at the end."""
     before = shared_memory()
     settings = ["experiment=interrupted", "schedule.total_steps=1", "rollout.concurrency=1"]
-    settings += ["schedule.eval_before=false", "schedule.eval_after=false"]
+    # enough trials that some are left when the second signal comes, however late the first one was
+    settings += ["schedule.eval_before=false", "schedule.eval_after=false", "rollout.attempts_per_task=5"]
     options = [word for setting in settings for word in ("--set", setting)]
     journal = Journal(root / "test" / "interrupted")
 
@@ -120,8 +121,8 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_confi
 
     again = testgrad("train", run_config, *options, root=root)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert journal.finished_steps() == [1] and metrics_of(journal, 1)["batch/rollouts"] == 4
-    assert kept.items() <= _trials(journal).items() and len(_trials(journal)) == 4
+    assert journal.finished_steps() == [1] and metrics_of(journal, 1)["batch/rollouts"] == 10
+    assert kept.items() <= _trials(journal).items() and len(_trials(journal)) == 10
 
 
 def _interrupt(
