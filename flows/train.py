@@ -15,6 +15,7 @@ from flows.preflight.run import summary as preflight_summary
 from flows.report.publish import publish_report
 from flows.step import rl_step
 from tasks.journal import eval_label, step_label
+from tasks.lease import lease
 from tasks.prepare import prepare_model, prepare_pools, prepare_sandbox
 from tasks.progress import Event, emit
 from tasks.recover import recover
@@ -39,7 +40,12 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
         config: The run.
         root: Where runs, models and pools are kept; `runs` if unset.
     """
-    root = root or default_root()
+    root = (root or default_root()).resolve()
+    with lease(root / config.project / config.experiment, "train"):
+        return await _train(config, root)
+
+
+async def _train(config: RunConfig, root: Path) -> dict[str, Any]:
     run = open_run(config, root, tracking_uri(root))
     emit(Event("note", "", f"journal in {run.journal.root}"))
     for warning in config.warnings:

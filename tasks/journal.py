@@ -1,6 +1,6 @@
 """The run's directory: what has durably happened, in files that are complete or absent.
 
-    config.json                     resolved configuration, versions
+    config.json lease.json          resolved configuration, versions; who works on the run now
     steps/step_000012/              groups.parquet groups_refill_1.parquet rewards.json batch.parquet scores.parquet
                                     advantages.json update.json sync.json fidelity.json trials.parquet record.json
     evals/step_000010/              groups.parquet snapshots.json trials.parquet record.json

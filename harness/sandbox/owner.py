@@ -86,8 +86,13 @@ def is_alive(labels: Mapping[str, str]) -> bool:
     pid = labels[PREFIX + "pid"]
     if not pid.isdecimal():
         return True
-    started = _started(int(pid))
-    return _is_hidden(int(pid)) if started is None else started == labels[PREFIX + "started"]
+    return is_running(int(pid), labels[PREFIX + "started"])
+
+
+def is_running(pid: int, started: str) -> bool:
+    """Whether the process of this host that had `pid` when it started at `started` may still run."""
+    found = _started(pid)
+    return _is_hidden(pid) if found is None else found == started
 
 
 @functools.cache
