@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from support.journals import make_run
 
-from tasks.policy import _key, worth_retrying, staged
+from tasks.policy import _key, staged, worth_retrying
 
 
 def key(run, label="step_000001", name="assemble_batch"):
