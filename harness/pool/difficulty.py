@@ -8,7 +8,7 @@ nothing about the task: counted as a failure, it would make easy tasks look hard
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,21 @@ def count_passes(trials: Iterable[TrialEnd]) -> dict[str, PassCount]:
     return counts
 
 
+_VALUES = r"\s*(?P<low>[\d.]+)\s*{}\s*(?P<high>[\d.]+)\s*"
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[bool, bool]]], ...] = (
+    (
+        re.compile(rf"\s*(?P<first>[(\[]){_VALUES.format(',')}(?P<last>[)\]])\s*"),
+        lambda match: (match["first"] == "(", match["last"] == ")"),
+    ),
+    (
+        re.compile(_VALUES.format(r"(?P<first><=?)\s*(?:pass_)?rate\s*(?P<last><=?)")),
+        lambda match: (match["first"] == "<", match["last"] == "<"),
+    ),
+    (re.compile(_VALUES.format(":")), lambda match: (False, False)),
+)
+"""How an interval may be written, and which of its ends are left out."""
+
+
 @dataclass(frozen=True)
 class Band:
     """An interval of pass rates; `open_low` and `open_high` leave out its ends."""
@@ -100,19 +115,23 @@ class Band:
 
     @classmethod
     def parse(cls, text: str) -> "Band":
-        """From the usual notation: `(0, 1)` leaves out both ends, `[0.25, 0.75]` none, `(0, 0.5]` one.
+        """From `(0, 1)`, which leaves out both ends (`[0.25, 0.75]` none), `0 < rate <= 0.5`, or `0.1:0.9` with both.
 
         Raises:
             PoolError: it is no interval within 0 and 1.
         """
-        match = re.fullmatch(r"\s*([(\[])\s*([\d.]+)\s*,\s*([\d.]+)\s*([)\]])\s*", text)
-        try:
-            low, high = (float(match[2]), float(match[3])) if match else (1.0, 0.0)
-        except ValueError:
-            low, high = 1.0, 0.0
-        if match is None or not 0 <= low <= high <= 1:
-            raise PoolError(f"band {text!r} is no interval of pass rates; write one such as '(0, 1)' or '[0.25, 0.75]'")
-        return cls(low, high, match[1] == "(", match[4] == ")")
+        for form, opens in _FORMS:
+            if match := form.fullmatch(text):
+                open_low, open_high = opens(match)
+                low, high = _number(match["low"]), _number(match["high"])
+                if 0 <= low <= high <= 1:
+                    return cls(low, high, open_low, open_high)
+        raise PoolError(
+            f"band {text!r} is no interval of pass rates; write one such as '0 < rate < 1', '0.1:0.9' or '[0.25, 0.75]'"
+        )
+
+    def __str__(self) -> str:
+        return f"{'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.open_high else ']'}"
 
     def __contains__(self, rate: float) -> bool:
         above = rate > self.low if self.open_low else rate >= self.low
@@ -187,3 +206,11 @@ def _with_rate(row: TaskPointer, count: PassCount) -> TaskPointer:
     if count.rate is not None:
         known |= {"pass_rate": count.rate, "band": label(count.rate)}
     return dataclasses.replace(row, extra=row.extra | known)
+
+
+def _number(text: str) -> float:
+    """The number that `text` is; one that lies in no interval if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0

@@ -114,6 +114,20 @@ class ChatCodec:
         ended_by_itself = bool(len(sampled) and ids) and sampled[-1] == ids[0] and ids[0] in self._special_ids
         return ids[1:] if ended_by_itself else ids
 
+    def encode_answer(self, text: str) -> list[int]:
+        """Ids of `text` as an answer that ends by itself: with the token that the template puts at the end of a turn.
+
+        They continue a prompt that ends where an answer begins, which is encoded apart from them.
+
+        Raises:
+            CodecError: the template ends a turn without a special token.
+        """
+        answer = ChatMessage(role="assistant", content=text)
+        after = self.encode_delta(answer, [ChatMessage(role="user", content="?")], [])
+        if not after or after[0] not in self._special_ids:
+            raise CodecError("the chat template ends an assistant turn without a special token, so no answer can end")
+        return [*self._encode(self._cut_up(text)), after[0]]
+
     def decode_answer(self, generation: Generation, stop: Sequence[str]) -> AnswerText:
         """Text of an answer as a client expects it: no special tokens, cut before a stop string.
 

@@ -32,7 +32,7 @@ class EditScaffold(Scaffold):
 
     async def run(self, task: Task, sandbox: Sandbox, session: Session) -> ScaffoldResult:
         """See `Scaffold.run`."""
-        files = _shown_files(task)
+        files = shown_files(task)
         if files is None:
             self.transcript.note("repository_too_large", limit_bytes=_MAX_SHOWN_BYTES)
             return self.result(Outcome.OVERLONG)
@@ -107,16 +107,16 @@ class Prompt:
 
     def __init__(self, instruction: str, files: dict[str, str]) -> None:
         ticks = "`" * max([3] + [_longest_fence(text) + 1 for text in files.values()])
-        shown = [f"{ticks}{_language(path)}\n{_ended(text)}{ticks}" for path, text in files.items()]
+        shown = [f"{ticks}{language_of(path)}\n{_ended(text)}{ticks}" for path, text in files.items()]
         if len(files) == 1:
             (path,) = files
-            self.fence = f"{ticks}{_language(path)}"
+            self.fence = f"{ticks}{language_of(path)}"
             self.stop = [f"\n{ticks}\n"]
             self.request = f"Reply with the fixed code of {path} in one {self.fence} block."
         else:
             first = next(iter(files), "path.py")
             shown = [f"{path}:\n{block}" for path, block in zip(files, shown, strict=True)]
-            self.fence = f"{ticks}{_language(first)} {first}"
+            self.fence = f"{ticks}{language_of(first)} {first}"
             self.stop = []
             self.request = (
                 "Reply with each file that you change, whole, in a block of its own "
@@ -125,7 +125,7 @@ class Prompt:
         self.question = "\n\n".join([instruction.strip(), *shown, self.request])
 
 
-def _shown_files(task: Task) -> dict[str, str] | None:
+def shown_files(task: Task) -> dict[str, str] | None:
     """Text of the editable files by path; None when they are far too large for any prompt."""
     files, total = {}, 0
     for path in task.editable_files():
@@ -147,7 +147,8 @@ def _report(run: ExecResult, limit: float) -> str:
     return text if len(text) <= _MAX_REPORT_CHARS else "...\n" + text[-_MAX_REPORT_CHARS:]
 
 
-def _language(path: str) -> str:
+def language_of(path: str) -> str:
+    """Info string of a block with the file `path`."""
     suffix = PurePosixPath(path).suffix
     return _LANGUAGES.get(suffix, suffix.removeprefix(".") or "text")
 

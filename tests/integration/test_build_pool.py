@@ -60,6 +60,19 @@ def test_a_build_that_was_killed_goes_on_and_two_at_once_refuse(tmp_path: Path, 
     done = admissions(pool)
     assert not (pool / "index.parquet").exists()
 
+    lock = pool / ".build" / "lock"
+    lock.unlink()
+    second = subprocess.Popen(
+        command(*words, root=root), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    while not lock.exists():
+        assert second.poll() is None and time.monotonic() < deadline, second.stdout and second.stdout.read()
+        time.sleep(0.05)
+    second.terminate()
+    said, _ = second.communicate(timeout=60)
+    assert second.returncode == 130 and "goes on where this build stopped" in said and "Traceback" not in said, said
+    assert not leftover_processes()
+
     again = integration.testgrad(*words, root=root)
     assert again.returncode == 0, again.stdout + again.stderr
     assert f"{TASKS} tasks of this build" in again.stdout

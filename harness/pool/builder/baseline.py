@@ -1,10 +1,9 @@
 """What the clean package's suite does: which tests can be relied on, how long they take, which lines they run."""
 
-import ast
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +74,7 @@ async def measure(runner: SuiteRunner, label: str, suite_runs: int, test_seconds
                 f"{label}: a run of its suite ended in a {result.ending}: {'; '.join(result.notes)[:300]}"
             )
     tests, quarantined = _sort_out(plain, test_seconds)
-    quarantined |= pytest_problems(tests, hidden) | _with_subtests(tests, hidden)
+    quarantined |= pytest_problems(tests, hidden)
     tests = {test: seconds for test, seconds in tests.items() if test not in quarantined}
     if not tests:
         raise SourceError(f"{label}: no test passes reliably, of {len(quarantined)}: {_first(plain[0], quarantined)}")
@@ -108,26 +107,6 @@ def _sort_out(runs: Sequence[RunResult], test_seconds: float) -> tuple[dict[str,
         else:
             tests[test] = seconds
     return tests, quarantined
-
-
-def _with_subtests(tests: Iterable[str], hidden: Path) -> dict[str, str]:
-    """Tests with subtests, whose failures pytest reports apart: the test itself counts as passed."""
-    functions: dict[str, set[str]] = {}
-    found = {}
-    for test in tests:
-        file, names, _ = split_pytest_id(test)
-        if file not in functions:
-            tree = ast.parse((hidden / file).read_bytes())
-            defined = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-            functions[file] = {node.name for node in defined if any(map(_is_subtest, ast.walk(node)))}
-        if names[-1] in functions[file]:
-            found[test] = "it has subtests, which are not judged"
-    return found
-
-
-def _is_subtest(node: ast.AST) -> bool:
-    attribute = isinstance(node, ast.Attribute) and node.attr == "subTest"
-    return attribute or (isinstance(node, ast.arg) and node.arg == "subtests")
 
 
 def _usual(test: str) -> bool:

@@ -137,7 +137,8 @@ def regular_files(folder: Path) -> Iterator[tuple[str, Path]]:
 def _download(spec: str, target: Path) -> None:
     place = target.parent / "download"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-binary", ":all:", "--dest", str(place), spec]
+    # of this package alone: what its metadata is prepared with may come as wheels
+    command += ["--no-binary", spec.partition("==")[0].partition("[")[0], "--dest", str(place), spec]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS)
     except subprocess.TimeoutExpired as error:

@@ -46,6 +46,9 @@ def test_a_part_of_a_reward_is_no_pass():
         ("[0,1]", [0, 0.5, 1], []),
         ("(0, 0.5]", [0.25, 0.5], [0, 0.51]),
         (" [ 0.25 , 0.75 ) ", [0.25], [0.75, 0.2]),
+        ("0<rate<1", [0.01, 0.99], [0, 1]),
+        ("0 < pass_rate <= 0.5", [0.01, 0.5], [0, 0.51]),
+        ("0.1:0.9", [0.1, 0.9], [0.09, 0.91]),
     ],
 )
 def test_bands(text, inside, outside):
@@ -54,10 +57,18 @@ def test_bands(text, inside, outside):
     assert not any(rate in band for rate in outside)
 
 
-@pytest.mark.parametrize("text", ["", "0-1", "(0.5, 0.2)", "(0, 2)", "(0 1)", "(., 1)", "(0, 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0-1", "(0.5, 0.2)", "(0, 2)", "(0 1)", "(., 1)", "(0, 1", "0:", "0.9:0.1", "0 < x < 1", "rate < 1"],
+)
 def test_what_is_no_band_is_refused(text):
     with pytest.raises(PoolError, match="no interval of pass rates"):
         Band.parse(text)
+
+
+@pytest.mark.parametrize("text", ["(0, 1)", "[0.25, 0.75]", "(0, 0.5]"])
+def test_a_band_says_what_it_is(text):
+    assert str(Band.parse(text)) == text and Band.parse(str(Band.parse(text))) == Band.parse(text)
 
 
 def test_tasks_that_always_or_never_pass_are_left_out(tmp_path):

@@ -40,6 +40,7 @@ class Box:
     "mathy/core.py.orig": "old\n",
     "build/lib/mathy/core.py": "copy\n",
     "tests/__init__.py": "",
+    "tests/conftest.py": "def pytest_ignore_collect(path, config):\n    return path.basename == 'old.py'\n",
     "tests/test_core.py": '''import unittest
 
 import pytest

@@ -60,7 +60,7 @@ def test_an_archive_cannot_write_elsewhere(tmp_path):
 def test_tests_are_hidden_and_leftovers_left_out(package, tmp_path):
     layout = take_apart(tree_of(package, tmp_path), None, [], [])
     assert set(layout.files) == {"README.md", "pyproject.toml", "mathy/__init__.py", "mathy/core.py"}
-    assert set(layout.hidden) == {SETTINGS, "tests/__init__.py", "tests/test_core.py"}
+    assert set(layout.hidden) == {SETTINGS, "tests/__init__.py", "tests/conftest.py", "tests/test_core.py"}
     assert layout.test_files == ("tests/test_core.py",) and layout.roots == ("mathy",)
     assert b"slow: is" in layout.hidden[SETTINGS]
 
