@@ -1,6 +1,7 @@
 """`testgrad pool …`: what is in a pool, what of it to use, and how others' data sets become one."""
 
 import asyncio
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -197,28 +198,55 @@ def validate(
 
 @pool_app.command()
 def difficulty(
+    root: Root,
     index: Index,
-    trials: Annotated[list[Path], typer.Argument(help="Folders with trials, such as runs/PROJECT/EXPERIMENT/trials")],
+    from_: Annotated[
+        list[str],
+        typer.Option(
+            "--from", help="Whose trials: a collection, a run as project/experiment, a folder; may be repeated"
+        ),
+    ],
     output: Output,
-    band: Annotated[
-        str, typer.Option(help="Pass rates that are kept: (0, 1) leaves out its ends, [0, 1] does not")
-    ] = "(0, 1)",
+    keep: Annotated[
+        str,
+        typer.Option(
+            "--keep", "--band", help="Pass rates that are kept: '0 < rate < 1', '0.1:0.9' with its ends, or '(0, 0.5]'"
+        ),
+    ] = "0 < rate < 1",
     min_trials: Annotated[int, typer.Option(min=1, help="Trials that a rate needs; lost ones do not count")] = 2,
+    report: Annotated[
+        Path | None, typer.Option(help="Where the report goes (.md); beside the index that is written if not given")
+    ] = None,
     variable: Variable = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    """Measure pass rates by trials that were run, and keep the tasks of a band. Infrastructure is no failure."""
+    """Measure pass rates by trials that were run, and keep the tasks of a band. Infrastructure is no failure.
+
+    Writes the index, whose rows have pass_rate, trials, infra_trials and band, and a report with the histogram.
+    """
+    from flows.difficulty_report import Measured, as_json_values, facts_of, trials_folder, write_report
     from flows.pool_view import print_selection
     from harness.pool.difficulty import Band, count_passes, read_trials, select
     from harness.pool.index import read_index, write_index
 
     with clear_errors():
-        chosen = Band.parse(band)
+        chosen = Band.parse(keep)
         rows = read_index(index)
-        counts = count_passes(end for folder in trials for end in read_trials(folder))
+        folders = [trials_folder(name, root) for name in from_]
+        counts = count_passes(end for folder in folders for end in read_trials(folder))
         selection = select(rows, counts, chosen, min_trials)
-        print_selection(console, rows, counts, selection)
+        if not as_json:
+            print_selection(console, rows, counts, selection)
+        facts = {"trials": ", ".join(from_)} | (facts_of(folders[0]) if len(folders) == 1 else {})
+        measured = Measured(rows, counts, selection, str(chosen), facts)
+        written = write_report(report or output.with_suffix(".md"), f"Difficulty of {index.name}", measured)
         write_index(selection.kept, output, variable)
+        if as_json:
+            values = as_json_values(measured) | {"index": str(output), "report": str(written)}
+            typer.echo(json.dumps(values, indent=2))
+            return
         _say(f"kept {len(selection.kept)} of {len(rows)} tasks in {output}")
+        _say(f"report {written}")
 
 
 @pool_app.command()
@@ -269,7 +297,7 @@ def build(
     from harness.pool.builder import BuildConfig, PackageSource, WriterConfig
     from harness.sandbox import SandboxConfig
 
-    with clear_errors():
+    with clear_errors("stopped; the same command goes on where this build stopped"):
         sources = [PackageSource.package(spec) for spec in package or []]
         sources += [PackageSource.folder(spec) for spec in source or []]
         sources += [PackageSource.git(spec) for spec in git or []]

@@ -32,6 +32,10 @@ class PolicyFailure(RuntimeError):
     """The serving side broke; nothing the agent did can cause it."""
 
 
+class WindowExceeded(Exception):
+    """Raised by a policy that counts tokens otherwise than the proxy does: a prompt does not fit in its window."""
+
+
 class Answerer:
     """Answers the calls of sessions, whichever API they came by.
 
@@ -106,19 +110,11 @@ class Answerer:
         return await _to_its_end(asyncio.get_running_loop().run_in_executor(self._readers, read))
 
     def _sampling(self, session: Session, call: Call, turn: OpenTurn) -> Sampling:
-        own, prompt_length, main = session.sampling, len(turn.prompt), session.capture.is_main(turn.request)
-        room = self._window - prompt_length
-        # A helper's or a sub-agent's overflow ends no trial, nor does one after which the agent compacted and went on.
-        session.overlong = room < 1 if main else session.overlong
+        own, room = session.sampling, self._window - len(turn.prompt)
+        if session.capture.is_main(turn.request):
+            session.overlong = False
         if room < 1:
-            session.overflows += 1
-            # In OpenAI's own words, by which clients know that shortening the conversation would help.
-            raise RequestError(
-                f"This model's maximum context length is {self._window} tokens. However, your messages resulted in "
-                f"{prompt_length} tokens. Please reduce the length of the messages.",
-                code="context_length_exceeded",
-                param="messages",
-            )
+            raise self._overflow(session, turn)
         if len(call.stop) > _MAX_STOPS or any(len(stop) > _MAX_STOP_CHARS for stop in call.stop):
             raise RequestError(
                 f"stop: at most {_MAX_STOPS} strings of at most {_MAX_STOP_CHARS} characters are supported",
@@ -135,6 +131,19 @@ class Answerer:
             top_p=own.top_p,
             max_tokens=min(call.max_tokens or own.max_tokens, own.max_tokens, room),
             stop=tuple(dict.fromkeys((*own.stop, *call.stop))),
+        )
+
+    def _overflow(self, session: Session, turn: OpenTurn) -> RequestError:
+        """What is told of a prompt that leaves no room for an answer, after it is counted."""
+        # A helper's or a sub-agent's overflow ends no trial, nor does one after which the agent compacted and went on.
+        session.overlong = session.overlong or session.capture.is_main(turn.request)
+        session.overflows += 1
+        # In OpenAI's own words, by which clients know that shortening the conversation would help.
+        return RequestError(
+            f"This model's maximum context length is {self._window} tokens. However, your messages resulted in "
+            f"{len(turn.prompt)} tokens. Please reduce the length of the messages.",
+            code="context_length_exceeded",
+            param="messages",
         )
 
     async def _generate(self, session: Session, turn: OpenTurn, sampling: Sampling) -> Generation:
@@ -154,6 +163,8 @@ class Answerer:
         if session.closed:
             session.cancelled += 1
             raise unauthorized()
+        if isinstance(error, WindowExceeded):
+            raise self._overflow(session, turn) from error
         if task.cancelled():
             raise PolicyFailure("the policy cancelled a generation by itself")
         if error is not None:

@@ -52,6 +52,12 @@ def current_owner() -> Owner:
     return Owner(label(project), label(run), label(trial), this_host(), pid, started)
 
 
+def current_trial() -> str | None:
+    """The trial that `owned_by` names here and now."""
+    names = _current.get()
+    return None if names is None or names[2] == "none" else names[2]
+
+
 @contextmanager
 def owned_by(*, project: str | None = None, run: str | None = None, trial: str | None = None) -> Iterator[Owner]:
     """Within this context, and in the asyncio tasks made in it, `current_owner` says so; None leaves as it is."""

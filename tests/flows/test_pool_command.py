@@ -182,18 +182,43 @@ def test_difficulty_keeps_what_is_solved_sometimes(invoke, index, tmp_path):
             write_trial(tmp_path / f"trials/step_1/{number}", task, status=status, reward=float(status == "passed"))
     write_trial(tmp_path / "trials/step_1/lost", "task-1", "infra_error")
     write_trial(tmp_path / "trials/step_1/greedy", "task-0", status="passed", reward=1.0, temperature=0.0)
-    result = invoke("difficulty", index, "trials", "-o", "useful.parquet")
+    result = invoke("difficulty", index, "--from", "trials", "-o", "useful.parquet")
     assert result.exit_code == 0, result.output
     assert "kept 1 of 6" in result.output
     assert "7 trials count; left out: 4 lost to infrastructure, 0 ungraded, 1 tasks of other indexes" in result.output
     (row,) = read_index(tmp_path / "useful.parquet")
     assert row.instance_id == "task-1"
     assert row.extra == {"repo": "o/a", "pass_rate": 0.5, "trials": 2, "infra_trials": 2, "band": "medium"}
-    assert "kept 3 of 6" in invoke("difficulty", index, "trials", "-o", "all.parquet", "--band", "[0, 1]").output
-    assert_refused(invoke("difficulty", index, "trials", "-o", "x.parquet", "--band", "0-1"), "no interval")
-    assert_refused(invoke("difficulty", index, "none", "-o", "x.parquet"), "no such folder")
+    report = (tmp_path / "useful.md").read_text()
+    assert "1 of 6 tasks are kept: those with a pass rate in (0, 1)." in report
+    assert "| task-1 | 1 of 2 | 0.50 | 0.09 to 0.91 | 2 | yes |" in report
+    assert "| task-0 | 0 of 2 | 0.00 |" in report and "task-4" not in report and "4 were lost" in report
+    assert (tmp_path / "useful.png").read_bytes().startswith(b"\x89PNG")
+    difficulty = ("difficulty", index, "--from", "trials")
+    assert "kept 3 of 6" in invoke(*difficulty, "-o", "all.parquet", "--keep", "0 <= rate <= 1").output
+    answer = json.loads(invoke(*difficulty, "-o", "few.parquet", "--band", "0.1:0.9", "--json").output)
+    assert (answer["kept"], answer["unmeasured"], answer["trials"], answer["lost"]) == (1, 3, 7, 4)
+    assert_refused(invoke(*difficulty, "-o", "x.parquet", "--keep", "0-1"), "no interval")
+    assert_refused(
+        invoke("difficulty", index, "--from", "none", "-o", "x.parquet"), "no such collection, run or folder"
+    )
     (tmp_path / "trials/step_1/lost/trial.json").write_text("{")
-    assert_refused(invoke("difficulty", index, "trials", "-o", "x.parquet"), "no record of a trial")
+    assert_refused(invoke(*difficulty, "-o", "x.parquet"), "no record of a trial")
+
+
+def test_difficulty_finds_a_collection_by_its_name(invoke, index, tmp_path):
+    folder = tmp_path / "runs/collections/mine"
+    for number, status in enumerate(["passed", "failed"]):
+        write_trial(folder / f"trials/collect/{number}", "task-1", status=status, reward=float(status == "passed"))
+    settings = {"scaffold": {"name": "edit", "max_turns": 1}}
+    asked = {"policy": "our/model", "settings": settings, "sampling": {"temperature": 0.7, "max_tokens": 80}}
+    (folder / "asked.json").write_text(json.dumps(asked))
+    words = ("-o", "out.parquet", "--root", "runs", "--report", "told/why.md")
+    result = invoke("difficulty", index, "--from", "mine", *words)
+    assert "kept 1 of 6" in result.output, result.output
+    report = (tmp_path / "told/why.md").read_text()
+    assert "* policy: our/model" in report and "temperature 0.7" in report
+    assert "kept 1 of 6" in invoke("difficulty", index, "--from", "collections/mine", *words).output
 
 
 def test_importers_are_listed(invoke):

@@ -1,0 +1,78 @@
+"""The structured log: whose each record is, that it stays bounded, and that a follower misses nothing."""
+
+import itertools
+import json
+import logging
+import threading
+
+import pytest
+from support.journals import make_run
+
+from harness.sandbox.owner import owned_by
+from tasks import run_log
+from tasks.progress import Event, emit
+from tasks.run_log import NAME, logging_to, read_log
+
+log = logging.getLogger("harness.something")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return make_run(tmp_path)
+
+
+def test_records_say_of_which_run_and_trial_they_are(run, caplog):
+    with logging_to(run) as path:
+        with owned_by(trial="task-12ab"):
+            log.warning("a %s", "word")
+        emit(Event("note", "", "something to know"))
+        emit(Event("trials", "step_000001", done=1, total=4))
+        logging.getLogger("elsewhere").error("not ours")
+        try:
+            raise ValueError("bad")
+        except ValueError:
+            log.exception("it broke")
+    log.error("after the run")
+    assert "something to know" not in caplog.text  # people are shown it already
+    first, note, broken = read_log(path.parent)
+    assert (first["message"], first["trial"], first["run"]) == ("a word", "task-12ab", run.name)
+    assert first["level"] == "WARNING" and first["logger"] == "harness.something"
+    assert note["message"] == "something to know" and "trial" not in note
+    assert "ValueError: bad" in broken["exception"]
+
+
+def test_the_log_is_bounded_and_read_over_its_files(run, monkeypatch):
+    monkeypatch.setattr(run_log, "MAX_BYTES", 2000)
+    with logging_to(run) as path:
+        for number in range(200):
+            log.warning("%d", number)
+    files = sorted(path.parent.glob(f"{NAME}*"))
+    assert len(files) == run_log.FILES + 1 and all(file.stat().st_size <= 2000 for file in files)
+    numbers = [int(record["message"]) for record in read_log(path.parent)]
+    assert numbers == list(range(numbers[0], 200)) and len(numbers) > 20
+
+
+def test_a_follower_sees_every_record_over_renamed_files_and_no_half_line(run, monkeypatch):
+    monkeypatch.setattr(run_log, "MAX_BYTES", 20000)
+    with logging_to(run) as path:
+        log.warning("0")
+        with path.open("a") as file:
+            file.write('{"cut off\n[1]\n')
+        seen, got_first = [], threading.Event()
+
+        def follow():
+            for record in itertools.islice(read_log(path.parent, follow=True, poll=0.001), 100):
+                seen.append(record["message"])
+                got_first.set()
+
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
+        assert got_first.wait(60)
+        for number in range(1, 60):
+            log.warning("%d", number)
+        path.rename(path.with_name(f"{NAME}.1"))
+        with path.open("a") as file:
+            for number in range(60, 100):
+                file.write(json.dumps({"message": str(number)}) + "\n")
+        follower.join(60)
+    assert seen == [str(number) for number in range(100)]
