@@ -27,6 +27,7 @@ class Compound:
             self._kl,
             self._correction,
             self._filter,
+            self._routing,
         ]
 
     def _read(self, name: str, read: Reader, default: Any = None) -> Any:
@@ -79,25 +80,33 @@ class Compound:
             if nodes is not None:
                 raise Untranslatable(f"NNODES is {nodes}; say which: set N_NODES_TRAIN and N_NODES_ROLLOUT as well")
             return {}
-        if not train or not rollout:
+        if not train or rollout is None:
             raise Untranslatable(
-                f"N_NODES_TRAIN is {train} and N_NODES_ROLLOUT {rollout}: learner and engine have devices of their "
-                "own; "
-                "give each a node"
+                f"N_NODES_TRAIN is {train} and N_NODES_ROLLOUT {rollout}: give the learner a node, and the engine its "
+                "own, or 0 to share the learner's"
             )
         if each == 0:
             raise Untranslatable("NGPUS_PER_NODE is 0; for CPUs leave the nodes out and set MODEL_ENGINE=cpu")
         tensor_parallel = self._read("GEN_TP", integer, 1)
+        learner = {
+            "learner.ranks": (train * each, self._line("N_NODES_TRAIN")),
+            "learner.nodes": (train, self._line("N_NODES_TRAIN")),
+            "learner.gpus_per_rank": (1, self._line("NGPUS_PER_NODE", "N_NODES_TRAIN")),
+        }
+        if not rollout:
+            if tensor_parallel != 1:
+                raise Untranslatable(
+                    f"GEN_TP is {tensor_parallel}, and N_NODES_ROLLOUT 0: replicas that share the learner's GPUs hold "
+                    "one each; set GEN_TP to 1, or give the engine nodes"
+                )
+            shared = self._line("N_NODES_ROLLOUT")
+            return learner | {"serving.colocated": (True, shared), "serving.replicas": (train * each, shared)}
         if tensor_parallel < 1 or each * rollout % tensor_parallel or tensor_parallel > each:
             raise Untranslatable(
                 f"GEN_TP is {tensor_parallel}, which does not divide the {each} GPUs of a node into replicas; "
                 "choose a divisor"
             )
-        return {
-            "learner.ranks": (train * each, self._line("N_NODES_TRAIN")),
-            "learner.gpus_per_rank": (1, self._line("NGPUS_PER_NODE", "N_NODES_TRAIN")),
-            "serving.replicas": (rollout * each // tensor_parallel, self._line("N_NODES_ROLLOUT")),
-        }
+        return learner | {"serving.replicas": (rollout * each // tensor_parallel, self._line("N_NODES_ROLLOUT"))}
 
     def _window(self) -> Settings:
         prompt, answer = self._read("MAX_PROMPT", integer), self._read("MAX_RESP", integer)
@@ -178,6 +187,13 @@ class Compound:
         if weights is None:
             return {}
         return {"algorithm.rollout_correction.weights": (weights, self._line("ROLLOUT_IS"))}
+
+    def _routing(self) -> Settings:
+        replay = self._read("ENABLE_R3", switch)
+        if replay is None:
+            return {}
+        line = self._line("ENABLE_R3")
+        return {"learner.moe.replay": (replay, line), "serving.capture_routing": (replay, line)}
 
     def _filter(self) -> Settings:
         reasons = self._read("TRAJ_FILTER_DROP_REASONS", text)

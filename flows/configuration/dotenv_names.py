@@ -73,8 +73,10 @@ DIRECT: dict[str, tuple[str, Reader]] = {
     "ENFORCE_EAGER": ("serving.enforce_eager", switch),
     "ROLLOUT_MAX_NUM_SEQS": ("serving.max_num_seqs", integer),
     "ACTOR_LR": ("learner.lr", number),
+    "LR_SCHEDULER": ("learner.lr_schedule", one_of(constant="constant", linear="linear", cosine="cosine")),
     "ACTOR_PPO_MAX_TOKEN_LEN_PER_GPU": ("learner.micro_batch_tokens", integer),
     "ENABLE_GRADIENT_CHECKPOINTING": ("learner.gradient_checkpointing", switch),
+    "ENABLE_ACTIVATION_OFFLOAD": ("learner.offload_activations", switch),
     "NCCL_TIMEOUT": ("learner.timeout", number),
     "ADV_ESTIMATOR": ("algorithm.adv_estimator", text),
     "POLICY_LOSS_MODE": ("algorithm.policy_loss", lambda value: "ppo" if value == "vanilla" else value),
@@ -108,15 +110,9 @@ OLDER = {
 """Names of earlier generations of these files, by what they are called now."""
 
 FIXED: dict[str, tuple[tuple[str, ...], str]] = {
-    "LR_SCHEDULER": (("constant",), "the learning rate is constant after its warm-up; set learner.lr_warmup_steps"),
     "TOP_K": (("-1", "0"), "log-probs of a truncated distribution are not the ones that the learner computes"),
     "EP_SIZE": (("1",), "the learner has no expert parallelism"),
-    "ENABLE_R3": (("false", "0", "no"), "the learner does not replay the engine's choice of experts"),
     "FUSED_KERNELS": (("false", "0", "no"), "the learner computes log-probs in chunks; set learner.logprob_chunk"),
-    "ENABLE_ACTIVATION_OFFLOAD": (
-        ("false", "0", "no"),
-        "activations are recomputed, not moved; set ENABLE_GRADIENT_CHECKPOINTING",
-    ),
     "CALCULATE_LOG_PROBS": (("true", "1", "yes"), "the engine's log-probs are what faithfulness is measured by"),
     "USE_REMOVE_PADDING": (("true", "1", "yes"), "rows are packed without padding, always"),
     "USE_DYNAMIC_BSZ": (("true", "1", "yes"), "rows are filled by tokens, always; set learner.micro_batch_tokens"),
@@ -159,9 +155,9 @@ WITHOUT_EFFECT = {
     "PROMPT_KEY": "the index has one form",
     "RETURN_RAW_CHAT": "agents write their own prompts",
     "SEQ_DIST_METRICS": "the metrics are computed, always",
-    "HYBRID_ENGINE": "learner and engine have devices of their own",
+    "HYBRID_ENGINE": "N_NODES_ROLLOUT=0 says that learner and engine share their devices",
     "ENABLE_CHUNKED_PREFILL": "vLLM's own default holds",
-    "ENABLE_SLEEP_MODE": "learner and engine have devices of their own",
+    "ENABLE_SLEEP_MODE": "replicas sleep if they share the learner's devices, and only then",
     "FSDP_STRATEGY": "the learner is DeepSpeed ZeRO-3",
     "FSDP_SIZE": "ZeRO-3 shards over all ranks",
     "VAL_BSZ": "rollout.concurrency bounds the trials of evaluations too",
@@ -177,7 +173,7 @@ COMPOUND = (
     *("MAX_PROMPT", "MAX_RESP", "TRAIN_BSZ", "TRAIN_MINI_BSZ", "TOTAL_EPOCHS", "TRAINER_TEST_FREQ"),
     *("VAL_TEMPERATURE", "VAL_DO_SAMPLE", "USE_KL_LOSS", "USE_KL_IN_REWARD", "KL_LOSS_COEF", "KL_LOSS_TYPE"),
     *("KL_COEF", "ROLLOUT_IS", "ROLLOUT_CORRECTION_BYPASS", "TRAJ_FILTER_ENABLE", "TRAJ_FILTER_FILTER_OVERLONG"),
-    "TRAJ_FILTER_DROP_REASONS",
+    *("TRAJ_FILTER_DROP_REASONS", "ENABLE_R3"),
 )
 """Names that mean something together with others; see `Compound`."""
 

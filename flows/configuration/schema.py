@@ -74,7 +74,7 @@ def suggest(key: str) -> str:
     known = known_keys()
     leaf = key.rpartition(".")[2]
     by_leaf = [name for name in known if name.rpartition(".")[2] == leaf]
-    near = by_leaf or difflib.get_close_matches(key, [*known, *sections()], n=3, cutoff=0.7)
+    near = by_leaf or difflib.get_close_matches(key, sorted({*known, *sections()}), n=3, cutoff=0.7)
     if not near:
         leaves = {name.rpartition(".")[2]: name for name in reversed(known)}
         near = [leaves[name] for name in difflib.get_close_matches(leaf, leaves, n=3, cutoff=0.7)]

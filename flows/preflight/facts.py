@@ -43,10 +43,12 @@ class Facts:
 
     @property
     def gpus(self) -> int:
-        """GPUs that learner and replicas take, each their own; 0 on CPUs."""
+        """GPUs that learner and replicas take, each their own unless they take turns; 0 on CPUs."""
         learner, serving = self.config.learner, self.config.serving
         if not learner.gpus_per_rank:
             return 0
+        if serving.colocated:
+            return learner.ranks * learner.gpus_per_rank
         return learner.ranks * learner.gpus_per_rank + serving.replicas * serving.tensor_parallel
 
     @property

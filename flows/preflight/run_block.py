@@ -47,9 +47,8 @@ def run_block(resolved: Resolved, facts: Facts, path: Path) -> list[tuple[str, s
         ("context", f"window {serving.window} tokens, answers of at most {rollout.max_tokens_per_turn}"),
         (
             "algorithm",
-            f"{algorithm.adv_estimator}, {algorithm.policy_loss}, {algorithm.loss_agg}; lr {learner.lr:g} constant "
-            "after "
-            f"{learner.lr_warmup_steps}; KL {kl}",
+            f"{algorithm.adv_estimator}, {algorithm.policy_loss}, {algorithm.loss_agg}; lr {learner.lr:g} "
+            f"{learner.lr_schedule} after {learner.lr_warmup_steps}; KL {kl}",
         ),
         (
             "rollout",

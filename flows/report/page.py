@@ -17,6 +17,7 @@ from markupsafe import Markup
 from flows.report import figures
 from flows.report.conversation import Conversation, read_conversation
 from flows.report.figures import Figure
+from flows.report.health import read_health
 from flows.report.run_data import RunData, TrialRow
 
 SHOWN_TAMPERED = 20
@@ -33,6 +34,7 @@ def render_report(run: RunData) -> str:
         title=f"{run.name} · testgrad",
         run=run,
         cards=_cards(run),
+        health=read_health(run),
         running=[stage for stage in run.trials if stage.planned is not None],
         curves=curves,
         empty=empty,

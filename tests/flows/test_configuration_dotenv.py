@@ -109,7 +109,8 @@ def test_a_whole_file_means_what_it_meant(tmp_path):
         ("EXP_NAME=", {}),
         ("EXP_NAME='pays $5'", {"experiment": "pays $5"}),
         ("SERVED_MODEL_NAME=vllm_model", {}),
-        ("LR_SCHEDULER=constant", {}),
+        ("LR_SCHEDULER=cosine", {"learner.lr_schedule": "cosine"}),
+        ("ENABLE_ACTIVATION_OFFLOAD=True", {"learner.offload_activations": True}),
     ],
 )
 def test_names_that_belong_together(values, text, expected):
@@ -140,15 +141,14 @@ def test_names_that_belong_together(values, text, expected):
         ("TRAINING_MODE=async", ["TRAINING_MODE: 'async' cannot be had", "set it to sync"]),
         ("NNODES=4\nN_NODES_TRAIN=2\nN_NODES_ROLLOUT=1", ["NNODES is 4", "make 3"]),
         ("NNODES=4", ["set N_NODES_TRAIN and N_NODES_ROLLOUT"]),
-        ("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0", ["N_NODES_ROLLOUT 0", "give each a node"]),
+        ("N_NODES_TRAIN=0\nN_NODES_ROLLOUT=2", ["N_NODES_TRAIN is 0", "give the learner a node"]),
+        ("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0\nGEN_TP=4", ["GEN_TP is 4", "set GEN_TP to 1"]),
         ("N_NODES_TRAIN=1\nN_NODES_ROLLOUT=1\nSP_SIZE=3", ["SP_SIZE is 3", "does not divide the 8 GPUs"]),
         ("N_NODES_TRAIN=1\nN_NODES_ROLLOUT=1\nSP_SIZE=8", ["SP_SIZE is 8", "does not split sequences"]),
         ("N_NODES_TRAIN=1\nN_NODES_ROLLOUT=1\nGEN_TP=3", ["GEN_TP is 3", "choose a divisor"]),
         ("MAX_PROMPT=30000", ["set both"]),
         ("FUSED_KERNELS=True", ["FUSED_KERNELS: 'True' cannot be had", "set it to false"]),
-        ("ENABLE_ACTIVATION_OFFLOAD=True", ["cannot be had"]),
-        ("ENABLE_R3=True", ["ENABLE_R3", "does not replay the engine's choice of experts"]),
-        ("LR_SCHEDULER=cosine", ["LR_SCHEDULER: 'cosine' cannot be had", "lr_warmup_steps"]),
+        ("LR_SCHEDULER=stepped", ["LR_SCHEDULER", "stepped"]),
         ("CALCULATE_LOG_PROBS=False", ["cannot be had"]),
         ("TOP_K=50", ["cannot be had"]),
         ("HARBOR_K8S_INLINE_BUILD=1", ["nothing is built in the cluster"]),
@@ -161,6 +161,20 @@ def test_names_that_belong_together(values, text, expected):
 def test_what_cannot_be_had_is_refused(values, text, words):
     message = refused(values, text)
     assert all(word in message for word in words), message
+
+
+def test_replay_of_routing_is_a_setting_of_learner_and_engine(values):
+    read = values("ENABLE_R3=True")
+    assert read["learner.moe.replay"] is read["serving.capture_routing"] is True
+    assert "learner.moe.replay" not in values("")
+
+
+def test_nodes_of_the_learner_and_replicas_that_share_them(values):
+    apart = values("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=1\nNGPUS_PER_NODE=4")
+    assert (apart["learner.nodes"], apart["learner.ranks"], apart["serving.replicas"]) == (2, 8, 4)
+    assert "serving.colocated" not in apart
+    shared = values("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0\nNGPUS_PER_NODE=4")
+    assert (shared["learner.ranks"], shared["serving.replicas"], shared["serving.colocated"]) == (8, 8, True)
 
 
 def test_all_mistakes_are_told_at_once(values):

@@ -109,7 +109,7 @@ def test_a_stored_run_is_read_without_the_site(load, tmp_path):
     ("text", "words"),
     [
         ("experiment: e\nlr: 1\n", ["run.yaml:2: lr: unknown key", "the nearest", "learner.lr"]),
-        ("experiment: e\nlearner:\n  rate: 1\n", ["run.yaml:3: learner.rate: unknown key", "in learner are betas"]),
+        ("experiment: e\nlearner:\n  rate: 1\n", ["run.yaml:3: learner.rate: unknown key", "learner are attention"]),
         ("experiment: e\nrolout: {}\n", ["run.yaml:2: rolout: unknown key", "rollout", "serving"]),
         ("experiment: e\nlearner: 5\n", ["run.yaml:2: learner: is a section, and 5 a value", "learner.<setting>"]),
         ("experiment: e\nlearner: {lr: fast}\n", ["run.yaml:2: learner.lr:", "valid number", "'fast'"]),

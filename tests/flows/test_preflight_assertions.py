@@ -10,8 +10,10 @@ import pytest
 
 from bench.tiny import CHATML, tiny_model
 from flows.config import parse_config
+from flows.diagnosis import process
 from flows.preflight import checks  # noqa: F401  (registers them)
-from flows.preflight.checks import host, identity
+from flows.preflight.checks import host
+from flows.preflight.checks.memory import learner_memory
 from flows.preflight.facts import Facts
 from flows.preflight.findings import Level
 from flows.preflight.machine import GIB, Gpu, GpuProcess, Machine
@@ -22,6 +24,7 @@ from harness.pool.sample import sample_task
 from harness.reaper import Sweep
 from harness.sandbox.leftovers import Leftover
 from tasks.journal import write_json
+from tasks.lease import lease
 
 CPUS = Machine(
     cpus=8,
@@ -132,6 +135,11 @@ TRIPPED = [
     ("batch", {"learner.mini_batch_size": 2, "learner.ranks": 4}, W, "is less than the 4 ranks"),
     ("batch", {"rollout.concurrency": 100}, W, "is more than a step ever has"),
     ("batch", {"serving.max_num_seqs": 4}, W, "1 replicas x 4 sequences = 4 that are decoded at once"),
+    ("nodes", {"learner.nodes": 2, "learner.ranks": 4}, F, "needs a cluster, and a private one has this machine only"),
+    # what is trained
+    ("trainable", {"learner.freeze": ["no_such_name"]}, F, "no_such_name: is found in no name of the model's"),
+    ("trainable", {"learner.freeze": ["."]}, F, "leaves nothing to train"),
+    ("trainable", {"learner.lora": {"target_modules": ["w_proj"]}}, F, "w_proj: is none of the model's layers"),
     # window
     ("window", {"serving.window": 8192}, F, "is more than the 4096 positions of the model; lower it to 4096"),
     ("window", {"serving.window": UNSET}, W, "serving.window is unset, so 2048"),
@@ -163,7 +171,7 @@ TRIPPED = [
     ("correction", {"fidelity.patience": None}, W, "no run is ever stopped"),
     # schedule
     ("learning-rate", {"learner.lr": UNSET}, W, "learner.lr is unset, so 1e-06"),
-    ("learning-rate", {"learner.lr_warmup_steps": 21}, W, "20 updates, so that the rate never arrives"),
+    ("learning-rate", {"learner.lr_warmup_steps": 21}, W, "20 steps, so that the rate never arrives"),
     ("learning-rate", {"learner.lr": 1e-3}, W, "is large for reinforcement learning"),
     ("saving", {"schedule.save_freq": UNSET}, W, "schedule.save_freq is unset, so 10"),
     ("saving", {"schedule.save_freq": 50}, W, "only the last has a checkpoint"),
@@ -229,6 +237,77 @@ def test_idle_gpus_are_told(place):
     assert any("4 GPUs, which stay idle" in finding.message for finding in found)
 
 
+def test_replicas_that_share_gpus_take_none_of_their_own(place):
+    shared = GPU_RUN | {"learner.ranks": 4, "serving.colocated": True}
+    (found,) = findings_of(place, "devices", shared, GPUS)
+    assert found.level is Level.OK and "4 ranks x 1 = 4 GPUs, which 2 replicas share in turns" in found.message
+    (found,) = findings_of(place, "devices", shared | {"learner.ranks": 8}, GPUS)
+    assert found.level is Level.FATAL and "replicas share in turns, and this machine has 4" in found.message
+
+
+def test_ranks_on_several_machines(place, monkeypatch):
+    spread = GPU_RUN | {"learner.nodes": 2}
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    (found,) = findings_of(place, "nodes", spread)
+    assert found.level is Level.OK and "with 1 ranks each, in the cluster" in found.message
+    (found,) = findings_of(place, "nodes", spread | {"serving.transport": "shared_memory"})
+    assert found.level is Level.FATAL and "reaches replicas of one machine only" in found.message
+
+
+def test_what_is_frozen_and_what_gets_adapters(place):
+    (found,) = findings_of(place, "trainable", {"learner.freeze": ["embed_tokens", "norm"]})
+    assert found.level is Level.OK and "tensors out of training" in found.message
+    found = findings_of(place, "trainable", {"learner.lora": {"target_modules": ["q_proj", "v_proj"]}})
+    assert [f.level for f in found] == [Level.OK, Level.OK]
+    (found,) = findings_of(place, "trainable", {"learner.lora": {}})
+    assert found.level is Level.OK and "all-linear: get adapters of rank 16" in found.message
+    mixture = variant(place, "mixture-names", {"model_type": "qwen3_moe"})
+    found = findings_of(place, "trainable", {"model.path": mixture, "learner.freeze": ["mlp.gate.weight"]})
+    assert found[0].level is Level.WARN and "experts have other names once they are loaded" in found[0].message
+
+
+def states_of(place, values):
+    model = facts_of(place, {}).model
+    return learner_memory(facts_of(place, GPU_RUN | values, GPUS), model)
+
+
+def test_memory_by_what_ranks_share_out(place):
+    whole = facts_of(place, {}).model.parameters
+    least = {stage: states_of(place, {"learner.zero_stage": stage}).least for stage in (0, 1, 2, 3)}
+    assert least == {
+        0: 20 * whole, 1: (2 + 2) * whole + 16 * whole / 2, 2: 2 * whole + 18 * whole / 2, 3: 20 * whole / 2,
+    }  # fmt: skip
+    offloaded = states_of(place, {"learner.offload_optimizer": True})
+    assert offloaded.least == 4 * whole / 2
+    adapters = states_of(place, {"learner.lora": {"rank": 4}})
+    assert 2 * whole / 2 < adapters.least < 4 * whole / 2
+    assert "(weights)" in adapters.arithmetic and "(optimizer)" in adapters.arithmetic
+    kept = states_of(place, {"learner.gradient_checkpointing": True})
+    saved = states_of(place, {"learner.gradient_checkpointing": True, "learner.offload_activations": True})
+    assert saved.total < kept.total and "saved in host memory" in saved.arithmetic
+
+
+def test_what_is_offloaded_must_fit_the_host(place):
+    assert findings_of(place, "host-memory", GPU_RUN, GPUS) == []
+    offloads = GPU_RUN | {"learner.offload_optimizer": True}
+    (found,) = findings_of(place, "host-memory", offloads, GPUS)
+    assert found.level is Level.OK and "of optimizer states = " in found.message
+    tight = dataclasses.replace(GPUS, memory=1000)
+    (found,) = findings_of(place, "host-memory", offloads, tight)
+    assert found.level is Level.FATAL and "this machine has" in found.message
+    asleep = GPU_RUN | {"serving.colocated": True}
+    (found,) = findings_of(place, "host-memory", asleep, GPUS)
+    assert "weights of 2 sleeping replicas" in found.message
+
+
+def test_a_run_whose_lease_is_held(place):
+    folder = place / "testgrad" / "held"
+    with lease(folder, "train"):
+        (found,) = findings_of(place, "in-flight", {"experiment": "held"})
+    assert found.level is Level.FATAL and f"is held by process {os.getpid()} on " in found.message
+    assert {f.level for f in findings_of(place, "in-flight", {"experiment": "held"})} == {Level.OK}
+
+
 def test_a_cluster_elsewhere_is_not_counted_here(place, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     (found,) = findings_of(place, "devices", GPU_RUN)
@@ -288,7 +367,7 @@ def test_disk(place, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"model_type": "qwen3_moe"}, "is a mixture of experts"),
+        ({"model_type": "deepseek_moe"}, "of type 'deepseek_moe': its experts cannot be synced"),
         ({"text_config": {"num_experts": 8}}, "is a mixture of experts"),
         ({"llm_config": {"n_routed_experts": 8}}, "is a mixture of experts"),
         ({"num_experts_per_tok": 2}, "is a mixture of experts"),
@@ -303,6 +382,23 @@ def test_models_that_cannot_be_trained(place, config, words):
 
 def test_a_dense_model_passes(place):
     assert {f.level for f in findings_of(place, "experts", {})} == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("kind", "replay", "gpus", "level", "words"),
+    [
+        ("qwen3_moe", False, 1, Level.WARN, "wherever two are nearly tied"),
+        ("qwen3_moe", True, 0, Level.FATAL, "vLLM's CPU engine does not tell"),
+        ("olmoe_moe", False, 1, Level.FATAL, "known are mixtral, olmoe, qwen2_moe, qwen3_moe"),
+        ("qwen2_moe", True, 1, Level.OK, "is replayed"),
+        ("qwen3", True, 1, Level.FATAL, "the model is dense"),
+    ],
+)
+def test_replay_of_routing_fits_model_and_machine(place, kind, replay, gpus, level, words):
+    path = variant(place, f"{kind}-{replay}-{gpus}", {"model_type": kind})
+    settings = {"learner.moe.replay": replay, "serving.capture_routing": replay, "learner.gpus_per_rank": gpus}
+    found = findings_of(place, "experts", {"model.path": path} | settings)
+    assert any(f.level is level and words in f.message for f in found), found
 
 
 def test_scaled_positions_widen_the_window(place):
@@ -476,8 +572,8 @@ def test_a_run_that_is_going_on(place, monkeypatch):
     log = place / "testgrad" / "live" / "logs" / "live_vllm.log"
     log.parent.mkdir(parents=True)
     with log.open("w"):
-        assert identity._holders(log.parent) == []  # this process itself
-        monkeypatch.setattr(identity.os, "getpid", lambda: -1)
+        assert process.holders(log.parent) == []  # this process itself
+        monkeypatch.setattr(process.os, "getpid", lambda: -1)
         found = findings_of(place, "in-flight", {"experiment": "live"})
     assert any(f.level is Level.FATAL and "is running: process" in f.message for f in found), found
 

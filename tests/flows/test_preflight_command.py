@@ -16,13 +16,14 @@ from flows.config import parse_config
 from flows.preflight import checks  # noqa: F401  (registers them)
 from flows.preflight.facts import Facts
 from flows.preflight.findings import Level
-from flows.preflight.launch import deepspeed_config, engine_arguments, launch_plan
+from flows.preflight.launch import deepspeed_config, deployments, engine_arguments, launch_plan
 from flows.preflight.run import run_checks
 from harness.pool.index import TaskPointer, write_index
 from harness.pool.sample import sample_task
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import EXTENSION
 from trainer.serving.replica import Replica
+from trainer.serving.transports import transport_of
 
 
 @pytest.fixture
@@ -120,6 +121,57 @@ def test_devices_of_the_launch():
     }
     plan = launch_plan(parse_config(values, "x"), Path("r"))
     assert plan["cluster"]["gpus_needed"] == 8 == sum(actor["gpus"] for actor in plan["actors"])
+    assert plan["weight_transport"] == "nccl"
+
+
+def test_replicas_that_share_the_learners_gpus():
+    values = {
+        "experiment": "e",
+        "learner": {"gpus_per_rank": 1, "ranks": 4, "nodes": 2},
+        "serving": {"replicas": 2, "colocated": True},
+    }
+    plan = launch_plan(parse_config(values, "x"), Path("r"))
+    assert plan["cluster"]["gpus_needed"] == 4 == sum(actor["gpus"] for actor in plan["actors"])
+    assert plan["weight_transport"] == "cuda_ipc"
+    group = plan["cluster"]["placement_group"]
+    assert group == {"name": "testgrad/e/learner", "strategy": "STRICT_SPREAD", "bundles": [{"GPU": 2}] * 2}
+    nodes = {actor["name"]: actor["node"] for actor in plan["actors"]}
+    assert [nodes[f"testgrad/e/learner/{rank}"][:8] for rank in range(4)] == ["bundle 0"] * 2 + ["bundle 1"] * 2
+    assert nodes["testgrad/e/replica/1"] == "that of testgrad/e/learner/1, whose GPU it shares in turns"
+
+
+def test_the_bundles_that_are_shown_are_those_that_are_reserved(monkeypatch):
+    import ray
+
+    from trainer.learner import bundles
+
+    asked = {}
+
+    class Group:
+        def wait(self, seconds):
+            return True
+
+    def absent(name):
+        raise ValueError(name)
+
+    def make(wanted, strategy, name, lifetime):
+        asked.update(name=name, strategy=strategy, bundles=wanted)
+        return Group()
+
+    monkeypatch.setattr(ray.util, "get_placement_group", absent)
+    monkeypatch.setattr(ray.util, "placement_group", make)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"GPU": 8.0}}] * 2)
+    values = {"experiment": "e", "learner": {"gpus_per_rank": 1, "ranks": 4, "nodes": 2}}
+    config = parse_config(values, "x")
+    bundles.reserve("testgrad/e/learner", config.learner)
+    assert launch_plan(config, Path("r"))["cluster"]["placement_group"] == asked
+
+
+def test_deployments_of_the_launch():
+    shown = {entry["name"]: entry for entry in deployments()}
+    assert set(shown) == {"train", "evaluate"}
+    assert shown["train"]["entrypoint"].endswith(":train") and shown["train"]["work_pool"] == "testgrad"
+    assert shown["evaluate"]["schedules"] == ["23 * * * *"]
 
 
 async def test_the_engine_arguments_that_are_shown_are_those_that_are_given(tmp_path, monkeypatch):
@@ -139,10 +191,16 @@ async def test_the_engine_arguments_that_are_shown_are_those_that_are_given(tmp_
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.setitem(sys.modules, "vllm.distributed.weight_transfer.base", base)
     monkeypatch.setitem(sys.modules, "vllm.v1.engine.async_llm", llm)
-    for config in (ServingConfig(), ServingConfig(tensor_parallel=2, window=99, enforce_eager=False)):
+    for gpus, config in (
+        (False, ServingConfig()),
+        (False, ServingConfig(tensor_parallel=2, window=99, enforce_eager=False, lora_rank=5)),
+        (True, ServingConfig(capture_routing=True)),
+        (True, ServingConfig(colocated=True)),
+    ):
+        monkeypatch.setattr("torch.cuda.is_available", lambda gpus=gpus: gpus)
         with pytest.raises(Stop):
-            await Replica(str(tmp_path / "log")).boot("model", config, EXTENSION)
-        assert given == engine_arguments("model", config)
+            await Replica(str(tmp_path / "log")).boot("model", config, EXTENSION, transport_of(config, gpus))
+        assert given == engine_arguments("model", config, gpus)
 
 
 def test_a_trial_of_the_pool(tmp_path):

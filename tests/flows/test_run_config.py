@@ -70,6 +70,15 @@ def test_defaults_need_only_a_name():
             {"serving": {"tensor_parallel": 4}, "learner": {"ranks": 2, "gpus_per_rank": 1}},
             ["serving.tensor_parallel is 4", "2 devices"],
         ),
+        (
+            {"learner": {"moe": {"replay": True}}},
+            ["learner.moe.replay is on, but serving.capture_routing is off", "set serving.capture_routing: true"],
+        ),
+        (
+            {"learner": {"lora": {"rank": 32, "sync": "adapters"}}, "serving": {"lora_rank": 16}},
+            ["of rank 32, but serving.lora_rank is 16", "set serving.lora_rank: 32"],
+        ),
+        ({"serving": {"lora_rank": 16}}, ["synced with whole weights", "set learner.lora.sync: adapters"]),
         ({"filter": {"drop_outcomes": ["infra_error"]}}, ["filter: drop_outcomes names infra_error", "take it off"]),
         ({"filter": {"drop_outcomes": ["late"]}}, ["filter.drop_outcomes.0", "'completed'", "'late'"]),
         ({"filter": {"refill_rounds": 2}}, ["filter: refill_rounds is 2", "set drop_uniform_groups: true"]),
@@ -183,6 +192,7 @@ def test_identity_is_what_results_depend_on():
     assert config_with(schedule={"total_steps": 7, "save_freq": 1}).identity() == base
     assert config_with(evaluation={"attempts_per_task": 9}).identity() == base
     assert config_with(fidelity={"threshold": 0.999}).identity() == base
+    assert config_with(learner={"ranks": 2}).identity() == base
     assert config_with(learner={"lr": 1e-3}).identity() != base
     assert config_with(rollout={"temperature": 0.5}).identity() != base
     assert config_with(data={"seed": 1}).identity() != base

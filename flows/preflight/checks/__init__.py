@@ -4,6 +4,7 @@
 from flows.preflight.checks import identity  # noqa: F401
 from flows.preflight.checks import topology  # noqa: F401
 from flows.preflight.checks import model  # noqa: F401
+from flows.preflight.checks import trainable  # noqa: F401
 from flows.preflight.checks import parser  # noqa: F401
 from flows.preflight.checks import memory  # noqa: F401
 from flows.preflight.checks import agent  # noqa: F401

@@ -1,13 +1,10 @@
 """Which run this is: whether its name serves a resume, and whether it goes on or is going on already."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
-
+from flows.diagnosis.process import holders, read_process
 from flows.preflight.facts import Facts
 from flows.preflight.findings import Finding, fatal, ok, warn
 from flows.preflight.registry import Cost, check
@@ -55,21 +52,30 @@ def journal(facts: Facts) -> Iterator[Finding]:
 def in_flight(facts: Facts) -> Iterator[Finding]:
     """Nothing may be at work under this name; not asked before training, since engines take a while to end."""
     config = facts.config
-    holders = _holders(Journal(facts.root / config.project / config.experiment).root)
-    if holders:
+    folder = Journal(facts.root / config.project / config.experiment).root
+    process = read_process(folder)
+    found = holders(folder)
+    if process is not None and process.alive:
         yield fatal(
             "experiment",
             config.experiment,
-            f"is running: process {', '.join(map(str, holders))} has its files open",
+            f"is held by process {process.pid} on {process.host.rpartition('.')[0]} ({process.work})",
+            "wait for it, or stop it",
+        )
+    elif found:
+        yield fatal(
+            "experiment",
+            config.experiment,
+            f"is running: process {', '.join(map(str, found))} has its files open",
             "wait for it, or stop it",
         )
     else:
-        yield ok("experiment", config.experiment, "nobody has its files open")
+        yield ok("experiment", config.experiment, "nobody holds it, or has its files open")
 
 
 def _changed(stored: dict[str, object], present: dict[str, object]) -> str:
     old, new = _flat(stored.get("config") or {}), _flat(present)
-    ignored = ("schedule.", "evaluation.", "fidelity.", "tracing.")
+    ignored = ("schedule.", "evaluation.", "fidelity.", "tracing.", "diagnosis.")
     keys = [key for key in new if old.get(key) != new[key] and not key.startswith(ignored)]
     shown = [f"{key} {old.get(key)!r} -> {new[key]!r}" for key in keys[:5]]
     return "; ".join(shown) or "sections were added or removed"
@@ -82,17 +88,3 @@ def _flat(values: object, prefix: str = "") -> dict[str, object]:
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.")
     return flat
-
-
-def _holders(folder: Path) -> list[int]:
-    """Other processes of this user that have files of the run open: its engine its log, for one."""
-    if not folder.is_dir():
-        return []
-    inside, found = str(folder.resolve()) + os.sep, []
-    for process in psutil.process_iter():
-        try:
-            if process.pid != os.getpid() and any(file.path.startswith(inside) for file in process.open_files()):
-                found.append(process.pid)
-        except (psutil.Error, OSError):  # it ended, or is somebody else's
-            continue
-    return found

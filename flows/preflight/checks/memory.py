@@ -9,6 +9,7 @@ from flows.preflight.machine import GIB, disk_free, gib
 from flows.preflight.model_facts import ModelFacts
 from flows.preflight.of_model import of_model
 from flows.preflight.registry import check
+from trainer.learner.config import LearnerConfig
 
 _BYTES = {"bfloat16": 2, "float32": 4}
 _ADAM = 8
@@ -43,23 +44,27 @@ def learner_memory(facts: Facts, model: ModelFacts) -> Estimate:
     """
     learner, algorithm = facts.config.learner, facts.config.algorithm
     size = _BYTES[learner.dtype]
-    state = size + size + _STEP + _ADAM + (_MASTER if size < 4 else 0)
-    parameters, ranks = model.parameters, learner.ranks
-    trained = 2 if learner.critic is not None else 1
-    states = trained * state * parameters / ranks
-    frozen = size * parameters / ranks if algorithm.kl.place != "none" else 0.0
+    parameters, ranks, models = model.parameters, learner.ranks, 2 if learner.critic is not None else 1
+    states, arithmetic = _states(learner, model, models)
+    shared = ranks if learner.zero_stage == 3 else 1
+    # with adapters the reference is the policy without them
+    copied = algorithm.kl.place != "none" and learner.lora is None
+    frozen = size * parameters / shared if copied else 0.0
     # ZeRO-3 gathers a layer at a time, and the next one ahead
     gathered = 2 * size * max(model.largest_tensor, parameters // max(model.number("num_hidden_layers", 1) or 1, 1))
     tokens = max(learner.micro_batch_tokens, facts.config.serving.window)
     hidden, inner = model.number("hidden_size", 0) or 0, model.number("intermediate_size", 0) or 0
     layers = model.number("num_hidden_layers", 0) or 0
     one_layer = tokens * (_PER_HIDDEN * hidden + _PER_INNER * inner) * size
-    kept = tokens * hidden * size * layers + one_layer if learner.gradient_checkpointing else one_layer * layers
+    offloaded = learner.offload_activations and learner.gpus_per_rank
+    saved = 0 if offloaded else tokens * hidden * size * layers
+    kept = saved + one_layer if learner.gradient_checkpointing else one_layer * layers
     logits = _COPIES * 4 * learner.logprob_chunk * (model.number("vocab_size", 0) or 0)
-    parts = [f"{trained} x {state} B x {parameters / 1e6:,.0f} M / {ranks} ranks = {gib(states)} of states"]
+    parts = [f"{arithmetic} = {gib(states)} of states"]
     if frozen:
         parts.append(f"{gib(frozen)} of reference")
     how = "recomputed in the backward pass" if learner.gradient_checkpointing else "all kept"
+    how += ", saved in host memory" if offloaded else ""
     parts += [
         f"{gib(gathered)} gathered",
         f"{tokens} tokens x {layers} layers, {how} = {gib(kept)} of activations",
@@ -67,6 +72,43 @@ def learner_memory(facts: Facts, model: ModelFacts) -> Estimate:
     ]
     total = states + frozen + gathered + kept + logits
     return Estimate(total, states + frozen, f"{' + '.join(parts)} = {gib(total)} a rank")
+
+
+def _states(learner: LearnerConfig, model: ModelFacts, models: int) -> tuple[float, str]:
+    """Bytes of weights, gradients and optimizer on one rank's device, and how they came about.
+
+    ZeRO's stage says which of them ranks share out: 1 the optimizer's, 2 gradients too, 3 weights too. With adapters
+    only those have gradients and an optimizer; an optimizer in host memory takes none of the device's.
+    """
+    size = _BYTES[learner.dtype]
+    on_host = learner.offload_optimizer and learner.gpus_per_rank
+    optimizer = 0 if on_host else optimizer_bytes(learner)
+    shares = [learner.ranks if learner.zero_stage >= least else 1 for least in (3, 2, 1)]
+    trained = model.parameters if learner.lora is None else _adapters(learner.lora.rank, model)
+    parts = (size * model.parameters, size * trained, optimizer * trained)
+    states = models * sum(part / share for part, share in zip(parts, shares, strict=True))
+    if len(set(shares)) == 1 and learner.lora is None:
+        sum_ = f"{2 * size + optimizer} B x {model.parameters / 1e6:,.0f} M / {shares[0]} ranks"
+        return states, f"{models} x {sum_}"
+    named = (
+        f"{value} B x {count / 1e6:,.0f} M / {share} ({name})"
+        for value, count, share, name in zip(
+            (size, size, optimizer), (model.parameters, trained, trained), shares,
+            ("weights", "gradients", "optimizer"), strict=True,
+        )
+    )  # fmt: skip
+    return states, f"{models} x ({' + '.join(named)})"
+
+
+def optimizer_bytes(learner: LearnerConfig) -> int:
+    """Bytes a trained parameter of the optimizer: moments, master weights, and the step's copy of the gradient."""
+    return _STEP + _ADAM + (_MASTER if _BYTES[learner.dtype] < 4 else 0)
+
+
+def _adapters(rank: int, model: ModelFacts) -> int:
+    """About how many parameters adapters of all linear layers have: seven a layer, two matrices each."""
+    hidden, inner = model.number("hidden_size", 0) or 0, model.number("intermediate_size", 0) or 0
+    return (model.number("num_hidden_layers", 0) or 0) * rank * (8 * hidden + 3 * (hidden + inner))
 
 
 def kv_bytes(facts: Facts, model: ModelFacts) -> int:
@@ -176,9 +218,10 @@ def replicas_fit(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
 @check("host-memory")
 @of_model
 def host_fits(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
-    """On CPUs learner, replicas and sandboxes share this machine's memory."""
+    """On CPUs learner, replicas and sandboxes share this machine's memory; on GPUs it takes what they offload."""
     config, machine = facts.config, facts.machine
     if config.learner.gpus_per_rank:
+        yield from _offloaded(facts, model)
         return
     rank = learner_memory(facts, model)
     ranks = config.learner.ranks * rank.total
@@ -208,6 +251,26 @@ def host_fits(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
         )
 
 
+def _offloaded(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
+    """What ranks and sleeping replicas keep in host memory, on one node."""
+    learner, serving, machine = facts.config.learner, facts.config.serving, facts.machine
+    trained = model.parameters if learner.lora is None else _adapters(learner.lora.rank, model)
+    parts = []
+    if learner.offload_optimizer:
+        parts.append((optimizer_bytes(learner) * trained / learner.nodes, "optimizer states"))
+    if serving.colocated:
+        asleep = serving.replicas * _BYTES[serving.dtype] * model.parameters
+        parts.append((asleep, f"weights of {serving.replicas} sleeping replicas"))
+        parts.append((_states(learner, model, 1)[0] * learner.ranks_per_node, "the learner's states while they serve"))
+    if not parts:
+        return
+    total = sum(size for size, _ in parts)
+    arithmetic = f"{' + '.join(f'{gib(size)} of {name}' for size, name in parts)} = {gib(total)} in host memory"
+    mend = "set learner.offload_optimizer: false, serving.colocated: false, or use more nodes"
+    estimate = Estimate(total, total, arithmetic)
+    yield _judged("learner, serving", "", estimate, machine.memory, "this machine", mend)
+
+
 @check("disk")
 @of_model
 def disk(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
@@ -216,11 +279,13 @@ def disk(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
     state = _BYTES[config.learner.dtype] + _ADAM + (_MASTER if config.learner.dtype == "bfloat16" else 0)
     trained = 2 if config.learner.critic is not None else 1
     one = trained * state * model.parameters
-    kept = config.schedule.keep_checkpoints + 1
+    every = config.schedule.keep_every
+    more = config.schedule.keep_best + (config.schedule.total_steps // every if every else 0)
+    kept = config.schedule.keep_checkpoints + more + 1
     rollouts = facts.trials * config.schedule.total_steps * config.serving.window * _TOKEN_BYTES
     total = kept * one + rollouts
     arithmetic = (
-        f"({config.schedule.keep_checkpoints} kept + 1 being written) x {state} B x "
+        f"({kept - 1} kept + 1 being written) x {state} B x "
         f"{trained * model.parameters / 1e6:,.0f} M "
         f"= {gib(kept * one)}, + {facts.trials * config.schedule.total_steps:,} trials of at most "
         f"{config.serving.window} "

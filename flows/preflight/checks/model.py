@@ -43,15 +43,16 @@ def model(facts: Facts) -> Iterator[Finding]:
 @check("experts")
 @of_model
 def experts(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
-    """A mixture of experts needs what is not there; quantised weights cannot be trained."""
+    """A mixture of experts is of a known family, its routing replayed; quantised weights cannot be trained."""
+    replay = facts.config.learner.moe.replay
     if model.is_mixture:
+        yield from _mixture(facts, model)
+    elif replay:
         yield fatal(
-            "model.path",
-            facts.config.model.path,
-            "is a mixture of experts, by its config.json: the choice of experts is "
-            "not replayed in training (engine and trainer would disagree), and fused experts cannot be verified in a "
-            "sync",
-            "take a dense model",
+            "learner.moe.replay",
+            replay,
+            "needs a mixture of experts, and the model is dense, by its config.json",
+            "set learner.moe.replay: false and serving.capture_routing: false",
         )
     else:
         yield ok("model.path", facts.config.model.path, "is dense, by its config.json: no experts to replay")
@@ -62,6 +63,38 @@ def experts(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
             "has quantised weights, which have no gradient",
             "take the full weights",
         )
+
+
+def _mixture(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
+    from trainer.learner.moe.mixtures import MIXTURES
+
+    path, config = facts.config.model.path, facts.config
+    kind = str(model.text_config.get("model_type", ""))
+    if kind not in MIXTURES:
+        yield fatal(
+            "model.path",
+            path,
+            f"is a mixture of experts, by its config.json, of type {kind!r}: its experts cannot be synced or exported "
+            f"(known are {', '.join(sorted(MIXTURES))})",
+            "take a model of one of these types, or add the type to trainer.learner.moe.mixtures.MIXTURES in a plugin",
+        )
+    elif not config.learner.moe.replay:
+        yield warn(
+            "learner.moe.replay",
+            False,
+            "leaves the choice of experts to the learner's own router: wherever two are nearly tied it takes another "
+            "than the engine did, and log-probs disagree",
+            "on GPUs set learner.moe.replay: true and serving.capture_routing: true",
+        )
+    elif not config.learner.gpus_per_rank:
+        yield fatal(
+            "serving.capture_routing",
+            config.serving.capture_routing,
+            "needs GPUs: vLLM's CPU engine does not tell which experts it chose",
+            "set learner.gpus_per_rank: 1, or learner.moe.replay: false and serving.capture_routing: false",
+        )
+    else:
+        yield ok("learner.moe.replay", True, "the engine's choice of experts is replayed")
 
 
 @check("window")

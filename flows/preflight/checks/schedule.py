@@ -9,20 +9,19 @@ from flows.preflight.registry import check
 
 @check("learning-rate")
 def learning_rate(facts: Facts) -> Iterator[Finding]:
-    """It rises over its warm-up and then stays; nothing lets it fall to 0 unseen."""
+    """It rises over its warm-up, then stays or falls; nothing lets it fall to 0."""
     learner, steps = facts.config.learner, facts.config.schedule.total_steps
-    updates = steps * learner.ppo_epochs * (-(-facts.trials // (learner.mini_batch_size or facts.trials)))
     if not facts.is_set("learner.lr"):
         yield unset("learner.lr", learner.lr, "what holds for one model does not for another", "set it")
-    if learner.lr_warmup_steps > updates:
+    if learner.lr_warmup_steps > steps:
         yield warn(
             "learner.lr_warmup_steps",
             learner.lr_warmup_steps,
-            f"the run has {updates} updates, so that the rate never arrives",
+            f"the run has {steps} steps, so that the rate never arrives",
             "lower it",
         )
     else:
-        yield ok("learner.lr", learner.lr, f"constant after {learner.lr_warmup_steps} of {updates} updates")
+        yield ok("learner.lr", learner.lr, f"{learner.lr_schedule} after {learner.lr_warmup_steps} of {steps} steps")
     if learner.lr > 1e-4:
         yield warn(
             "learner.lr", learner.lr, "is large for reinforcement learning, and policies collapse of it", "lower it"

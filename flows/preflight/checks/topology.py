@@ -12,7 +12,7 @@ from flows.preflight.registry import check
 
 @check("devices")
 def devices(facts: Facts) -> Iterator[Finding]:
-    """Learner and replicas have GPUs of their own; together no more than there are."""
+    """Learner and replicas have GPUs of their own, or take turns; together no more than there are."""
     learner, serving, machine = facts.config.learner, facts.config.serving, facts.machine
     if not facts.is_set("learner.gpus_per_rank"):
         yield unset(
@@ -25,8 +25,11 @@ def devices(facts: Facts) -> Iterator[Finding]:
         yield from _cpus(facts)
         return
     sum_ = (
-        f"{learner.ranks} ranks x {learner.gpus_per_rank} + {serving.replicas} replicas x {serving.tensor_parallel} = "
-        f"{facts.gpus} GPUs"
+        f"{learner.ranks} ranks x {learner.gpus_per_rank} = {facts.gpus} GPUs, which {serving.replicas} replicas share "
+        "in turns"
+        if serving.colocated
+        else f"{learner.ranks} ranks x {learner.gpus_per_rank} + {serving.replicas} replicas x "
+        f"{serving.tensor_parallel} = {facts.gpus} GPUs"
     )
     if os.environ.get("RAY_ADDRESS"):
         yield warn(
@@ -47,7 +50,9 @@ def devices(facts: Facts) -> Iterator[Finding]:
             "learner.ranks, serving.replicas",
             "",
             f"{sum_}, and this machine has {len(machine.gpus)}: the rest idles",
-            "raise serving.replicas, since trials take most of a step",
+            "raise learner.ranks and serving.replicas"
+            if serving.colocated
+            else "raise serving.replicas, since trials take most of a step",
         )
     else:
         yield ok("learner.ranks, serving.replicas", "", f"{sum_}, all of this machine's")
@@ -86,6 +91,31 @@ def _cpus(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield ok("learner.ranks", learner.ranks, f"x {threads // learner.ranks} threads on {cpus} cores")
+
+
+@check("nodes")
+def nodes(facts: Facts) -> Iterator[Finding]:
+    """Ranks over several machines need a cluster of several, and a way for weights that leaves the machine."""
+    learner, serving = facts.config.learner, facts.config.serving
+    if learner.nodes == 1:
+        yield ok("learner.nodes", 1, "the learner's ranks are on one machine")
+        return
+    if not os.environ.get("RAY_ADDRESS"):
+        yield fatal(
+            "learner.nodes",
+            learner.nodes,
+            "needs a cluster, and a private one has this machine only",
+            "start one (ray start --head) and set RAY_ADDRESS, or set learner.nodes: 1",
+        )
+    elif serving.transport == "shared_memory":
+        yield fatal(
+            "serving.transport",
+            serving.transport,
+            f"reaches replicas of one machine only, and learner.nodes is {learner.nodes}",
+            "set it to auto or nccl",
+        )
+    else:
+        yield ok("learner.nodes", learner.nodes, f"with {learner.ranks_per_node} ranks each, in the cluster")
 
 
 @check("tensor-parallel")
