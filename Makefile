@@ -29,10 +29,10 @@ dev: ## install, and what the checks and tests need too
 quickstart: install ## train a 135M model on generated repair tasks here and now, no server, no GPU
 	@$(BIN)/testgrad quickstart
 
-up: install ## start a Prefect server and an MLflow server on this machine and print their addresses
+up: install ## start Prefect, MLflow and a worker on this machine, deploy the flows, print the addresses
 	@$(BIN)/testgrad up
 
-down: ## stop the two servers
+down: ## stop what up started
 	@if [ -x $(BIN)/testgrad ]; then $(BIN)/testgrad down; else echo "nothing is up: testgrad is not installed"; fi
 
 test: dev ## check and test everything: unit tests, then tests/integration with real engines

@@ -1,4 +1,4 @@
-"""The two servers of a single machine, Prefect and MLflow: `testgrad up`, `testgrad down`.
+"""What a single machine has running, Prefect, MLflow and a worker of flows: `testgrad up`, `testgrad down`.
 
 They keep what they know under the run root: Prefect in `services/prefect`, MLflow in `mlflow.db` and `mlartifacts`,
 the same files that a run writes when no server is up. `services/services.json` says which processes serve, each by
@@ -23,7 +23,7 @@ from typing import Literal
 
 import psutil
 
-from deployments.server_kinds import HOST, KINDS
+from deployments.server_kinds import HOST, KINDS, WORKER, Place
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
@@ -58,51 +58,75 @@ class Server:
     pid: int
     started: int
     port: int
+    host: str = HOST
+    """Where it listens."""
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}"
+        return f"http://{HOST if self.host in ('0.0.0.0', '::') else self.host}:{self.port}"
 
 
-def up(root: Path) -> Services:
-    """Starts what is not yet up, waits until both answer, prints the addresses. Repeating it changes nothing.
+def up(root: Path, host: str = HOST, worker: bool = True) -> Services:
+    """Starts what is not yet up, waits until all answer, prints the addresses. Repeating it changes nothing.
+
+    Args:
+        host: Where servers that people look at listen; whoever reaches them can do what their owner can.
+        worker: Whether a worker is started, which runs flows that are asked for in Prefect's pages.
 
     Raises:
-        ServiceError: a server ended before it answered, or did not answer in three minutes; what this call started is
-            stopped again.
+        ServiceError: one ended before it answered, or did not answer in three minutes; what this call started is
+            stopped again. Or it is up already, and listens elsewhere.
     """
     root = root.resolve()
     (root / "services" / "prefect").mkdir(parents=True, exist_ok=True)
     with _only_one(root):
         found = _read(root)
-        servers = {name: server for name, server in found.items() if _is_running(server)}
-        missing = [name for name in KINDS if name not in servers]
+        servers = {name: server for name, server in found.items() if name in KINDS and _is_running(server)}
+        _require_host(servers, host)
+        missing = [name for name in KINDS if name not in servers and (worker or name != WORKER)]
         for name in missing:
             if name in found:
                 _stop(found[name])  # its leader died; what may be left of it holds the port
         started: list[str] = []
         try:
-            if missing:
-                print(
-                    f"starting {' and '.join(KINDS[name].title for name in missing)}: up to a minute the first time",
-                    flush=True,
-                )
-            log_starts = {name: _log_size(root, name) for name in KINDS}
-            for name in missing:
-                started.append(name)
-                servers[name] = _spawn(root, name, servers)
-                _write(root, servers)
-            _wait_until_healthy(root, servers, log_starts)
+            for wave in _waves(missing):
+                titles = " and ".join(KINDS[name].title for name in wave)
+                print(f"starting {titles}: up to a minute the first time", flush=True)
+                log_starts = {name: _log_size(root, name) for name in KINDS}
+                for name in wave:
+                    started.append(name)
+                    servers[name] = _spawn(root, name, servers, host)
+                    _write(root, servers)
+                _wait_until_healthy(root, servers, log_starts)
+            if not missing:
+                _wait_until_healthy(root, servers, {name: _log_size(root, name) for name in KINDS})
         except BaseException:
-            for name in started:
+            for name in reversed(started):
                 if name in servers:
                     _stop(servers.pop(name))
             _write(root, servers)
             raise
         _write(root, servers, ready=True)
-    for name, kind in KINDS.items():
-        print(f"{kind.title:8} {servers[name].url}")
+    for name, server in servers.items():
+        print(f"{KINDS[name].title:8} {server.url if KINDS[name].public else 'is ready for flow runs'}")
+    if host != HOST:
+        print(f"these listen on {host}, without a password: anybody who reaches this machine can run code on it")
     return _services(servers)
+
+
+def _waves(names: list[str]) -> list[list[str]]:
+    """Which can be started together, one wave after the other: first those that need none of the others."""
+    first = [name for name in names if not KINDS[name].after]
+    then = [name for name in names if KINDS[name].after]
+    return [wave for wave in (first, then) if wave]
+
+
+def _require_host(servers: dict[str, Server], host: str) -> None:
+    for name, server in servers.items():
+        if KINDS[name].public and server.host != host:
+            raise ServiceError(
+                f"{KINDS[name].title} is up and listens on {server.host}, not on {host}; `testgrad down` first"
+            )
 
 
 def down(root: Path) -> None:
@@ -112,10 +136,11 @@ def down(root: Path) -> None:
         print("nothing is up")
         return
     with _only_one(root):
-        for name, server in _read(root).items():
+        for name, server in reversed(_read(root).items()):  # the worker first: it would see its server go
             was_running = _is_running(server)
             _stop(server)
-            print(f"{KINDS[name].title} {'stopped' if was_running else 'had ended by itself'}")
+            title = KINDS[name].title if name in KINDS else name
+            print(f"{title} {'stopped' if was_running else 'had ended by itself'}")
         _record_path(root).unlink(missing_ok=True)
 
 
@@ -133,13 +158,13 @@ def status(root: Path) -> list[ServerStatus]:
 
 
 def read_services(root: Path) -> Services | None:
-    """The servers under `root` when `up` found both answering and both still live, else None.
+    """The servers under `root` when `up` found them answering and both still live, else None.
 
     Looks at processes and sends no request, so that a server that is slow for a moment is not taken for absent.
     """
     root = root.resolve()
     servers = _read(root)
-    if any(name not in servers or not _is_running(servers[name]) for name in KINDS):
+    if any(name not in servers or not _is_running(servers[name]) for name in ("prefect", "mlflow")):
         return None
     is_ready = json.loads(_record_path(root).read_text())["ready"]
     return _services(servers) if is_ready else None
@@ -153,21 +178,25 @@ def _services(servers: dict[str, Server]) -> Services:
 # ---------------------------------------------------------------- starting
 
 
-def _spawn(root: Path, name: str, others: dict[str, Server]) -> Server:
+def _spawn(root: Path, name: str, others: dict[str, Server], host: str) -> Server:
     """Starts a server on the port it had before, its usual one, or any that is free."""
     kind = KINDS[name]
+    host = host if kind.public else HOST
     ports_path = root / "services" / "ports.json"
     ports: dict[str, int] = json.loads(ports_path.read_text()) if ports_path.exists() else {}
-    port = _free_port([ports.get(name, kind.usual_port), kind.usual_port], {server.port for server in others.values()})
+    port = _free_port(
+        [ports.get(name, kind.usual_port), kind.usual_port], {server.port for server in others.values()}, host
+    )
+    place = Place(root, host, port, {other: server.url for other, server in others.items()})
     _replace(ports_path, json.dumps({**ports, name: port}))
 
     # Settings of the caller's for either tool (a profile, a tracking address) are not meant for these servers.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_"))}
     with _log_path(root, name).open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, *kind.command(root, port)],
+            [sys.executable, *kind.command(place)],
             cwd=root,
-            env={**environment, "DO_NOT_TRACK": "1", **kind.environment(root, port)},
+            env={**environment, "DO_NOT_TRACK": "1", **kind.environment(place)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -177,7 +206,7 @@ def _spawn(root: Path, name: str, others: dict[str, Server]) -> Server:
     _children.append(process)
     stat = _stat(process.pid)
     assert stat is not None, "a child that nobody waited for stays visible"
-    return Server(pid=process.pid, started=stat[1], port=port)
+    return Server(pid=process.pid, started=stat[1], port=port, host=host)
 
 
 _children: list[subprocess.Popen[bytes]] = []
@@ -191,14 +220,14 @@ def _default_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _free_port(preferred: list[int], taken: set[int]) -> int:
+def _free_port(preferred: list[int], taken: set[int], host: str = HOST) -> int:
     for port in [*(port for port in preferred if port not in taken), 0]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
-                probe.bind((HOST, port))
+                probe.bind((host, port))
                 return int(probe.getsockname()[1])
-    raise ServiceError(f"no free port on {HOST}")
+    raise ServiceError(f"no free port on {host}; name an address of this machine")
 
 
 def _wait_until_healthy(root: Path, servers: dict[str, Server], log_starts: dict[str, int]) -> None:
@@ -219,7 +248,7 @@ def _wait_until_healthy(root: Path, servers: dict[str, Server], log_starts: dict
                 _stop(server)
                 tries[name] += 1
                 log_starts[name] = _log_size(root, name)
-                servers[name] = _spawn(root, name, servers)
+                servers[name] = _spawn(root, name, servers, server.host)
                 _write(root, servers)
         if not waiting:
             return
@@ -306,6 +335,10 @@ def _stop(server: Server) -> None:
         while _members(server) and time.monotonic() < deadline:
             time.sleep(0.1)
     for child in _children:
+        if child.pid == server.pid:
+            # its first thread may be gone while others still end: until then it cannot be reaped
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=5.0)
         child.poll()
 
 
@@ -338,7 +371,7 @@ def _read(root: Path) -> dict[str, Server]:
     if record["boot"] != _boot():
         return {}
     return {
-        name: Server(**{key: entry[key] for key in ("pid", "started", "port")})
+        name: Server(**{key: entry[key] for key in ("pid", "started", "port", "host") if key in entry})
         for name, entry in record["servers"].items()
     }
 

@@ -13,10 +13,13 @@ _OURS = ("flows", "tasks", "harness", "trainer", "deployments")
 
 @contextmanager
 def clear_errors(stopped: str = "stopped") -> Iterator[None]:
-    """Around a command. `stopped` is told after Ctrl-C. With TESTGRAD_DEBUG set, every error keeps its traceback."""
+    """Around a command. `stopped` is told after Ctrl-C or a plain kill.
+
+    With TESTGRAD_DEBUG set, every error keeps its traceback.
+    """
     try:
         yield
-    except KeyboardInterrupt:
+    except _interrupts():
         Console().print(f"\n[bold]{stopped}[/bold]", highlight=False)
         sys.exit(130)
     except Exception as error:
@@ -28,3 +31,9 @@ def clear_errors(stopped: str = "stopped") -> Iterator[None]:
         console = Console(stderr=True)
         console.print(f"[bold red]error[/bold red] {escape(str(cause))}", highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _interrupts() -> tuple[type[BaseException], ...]:
+    """Ctrl-C, and what Prefect makes of SIGTERM while a flow runs."""
+    exceptions = sys.modules.get("prefect.exceptions")
+    return (KeyboardInterrupt,) if exceptions is None else (KeyboardInterrupt, exceptions.TerminationSignal)

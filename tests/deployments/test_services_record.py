@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deployments import services
-from deployments.server_kinds import Kind
+from deployments.server_kinds import KINDS, Kind, Place
 
 SERVER = """
 import http.server, os, subprocess, sys
@@ -22,16 +22,18 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), type("H", (http.server.B
 """
 
 
-def stand_in(*extra: str, script: str = SERVER) -> Callable[[Path, int], list[str]]:
-    return lambda root, port: ["-c", script, str(port), *extra]
+def stand_in(*extra: str, script: str = SERVER) -> Callable[[Place], list[str]]:
+    return lambda place: ["-c", script, str(place.port), *extra]
 
 
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kind]:
     """Small programs in the servers' places: what is tested here is whose processes are kept and stopped."""
     kinds = {
-        name: Kind(name, 0, "/health", stand_in(*extra), lambda root, port: {})
-        for name, extra in {"prefect": [], "mlflow": ["child"]}.items()
+        name: Kind(
+            name, 0, "/health", stand_in(*extra), lambda place: {}, after=("prefect",) if name == "worker" else ()
+        )
+        for name, extra in {"prefect": [], "mlflow": ["child"], "worker": []}.items()
     }
     monkeypatch.setattr(services, "KINDS", kinds)
     return kinds
@@ -61,12 +63,12 @@ def test_up_twice_is_up_once_and_down_stops_child_processes(tmp_path: Path, ligh
         assert len(session(recorded(tmp_path)["mlflow"]["pid"])) == 2
         assert services.up(tmp_path) == first == services.read_services(tmp_path)
         assert [entry["pid"] for entry in recorded(tmp_path).values()] == leaders
-        assert [entry.state for entry in services.status(tmp_path)] == ["up", "up"]
+        assert [entry.state for entry in services.status(tmp_path)] == ["up", "up", "up"]
     finally:
         services.down(tmp_path)
-    assert [session(leader) for leader in leaders] == [[], []]
+    assert [session(leader) for leader in leaders] == [[], [], []]
     assert services.read_services(tmp_path) is None
-    assert [entry.state for entry in services.status(tmp_path)] == ["down", "down"]
+    assert [entry.state for entry in services.status(tmp_path)] == ["down", "down", "down"]
     services.down(tmp_path)
 
 
@@ -106,7 +108,9 @@ def test_a_taken_port_is_tried_again_elsewhere(
     taken = subprocess.Popen([sys.executable, "-c", SERVER, "0"])
     honest = services._free_port
     with_stranger = iter([stranger_port(taken.pid)])
-    monkeypatch.setattr(services, "_free_port", lambda preferred, used: next(with_stranger, None) or honest([], used))
+    monkeypatch.setattr(
+        services, "_free_port", lambda preferred, used, host: next(with_stranger, None) or honest([], used)
+    )
     try:
         answer = services.up(tmp_path)
         assert f":{stranger_port(taken.pid)}" not in answer.prefect_api_url
@@ -134,7 +138,7 @@ def test_a_server_that_ends_is_reported_and_the_other_stopped(
     ):
         services.up(tmp_path)
     assert not (tmp_path / "services" / "services.json").exists()
-    assert [entry.state for entry in services.status(tmp_path)] == ["down", "down"]
+    assert [entry.state for entry in services.status(tmp_path)] == ["down", "down", "down"]
 
 
 def test_servers_are_found_on_the_ports_they_had(tmp_path: Path, light: dict[str, Kind]) -> None:
@@ -157,3 +161,45 @@ def test_servers_do_not_inherit_ignored_signals(tmp_path: Path, light: dict[str,
         services.down(tmp_path)
     ignored = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")), 16)
     assert not ignored & (1 << (signal.SIGINT - 1))
+
+
+def test_the_worker_is_started_when_its_server_answers_and_is_told_where(
+    tmp_path: Path, light: dict[str, Kind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Place] = []
+    worker = Kind("worker", 0, "/health", stand_in(), lambda place: told.append(place) or {}, after=("prefect",))  # type: ignore[func-returns-value]
+    monkeypatch.setitem(services.KINDS, "worker", worker)
+    try:
+        answer = services.up(tmp_path)
+        assert f"{told[0].urls['prefect']}/api" == answer.prefect_api_url
+        os.kill(recorded(tmp_path)["worker"]["pid"], signal.SIGKILL)
+        assert services.read_services(tmp_path) == answer, "the servers are of use without a worker"
+    finally:
+        services.down(tmp_path)
+
+
+def test_servers_keep_to_loopback_unless_told(tmp_path: Path, light: dict[str, Kind]) -> None:
+    try:
+        services.up(tmp_path)
+        assert {server.host for server in services._read(tmp_path).values()} == {"127.0.0.1"}
+        with pytest.raises(services.ServiceError, match=r"listens on 127.0.0.1, not on 0.0.0.0; `testgrad down` first"):
+            services.up(tmp_path, host="0.0.0.0")
+    finally:
+        services.down(tmp_path)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_commands_bind_where_they_are_told(tmp_path: Path, host: str) -> None:
+    place = Place(tmp_path, host, 4242, {"prefect": "http://127.0.0.1:4200"})
+    for name in ("prefect", "mlflow"):
+        command = KINDS[name].command(place)
+        assert command[command.index("--host") + 1] == host
+    assert ("--allowed-hosts" in KINDS["mlflow"].command(place)) == (host != "127.0.0.1")
+    assert KINDS["worker"].environment(place)["PREFECT_WORKER_WEBSERVER_HOST"] == "127.0.0.1"
+
+
+def test_one_variable_puts_prefect_on_postgresql(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path, "127.0.0.1", 4242, {})
+    assert "PREFECT_API_DATABASE_CONNECTION_URL" not in KINDS["prefect"].environment(place)
+    monkeypatch.setenv("TESTGRAD_PREFECT_DATABASE", "postgresql+asyncpg://me@db/prefect")
+    assert KINDS["prefect"].environment(place)["PREFECT_API_DATABASE_CONNECTION_URL"].endswith("@db/prefect")

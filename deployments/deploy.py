@@ -1,0 +1,103 @@
+"""Enters the deployments of prefect.yaml, and what watches over their runs, in a Prefect server: `testgrad up`.
+
+Run as a program it talks to the server of PREFECT_API_URL. Both are brought up to date when they are there already.
+"""
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+from deployments.process_environment import ROOT_VARIABLE, process_environment
+from deployments.services import ServiceError, Services
+
+PROJECT = Path(__file__).resolve().parent.parent
+SILENCE = timedelta(seconds=90)
+"""Without a heartbeat for so long, three of its intervals, a flow run's process is dead."""
+WATCHER = "testgrad: a run without a heartbeat has crashed"
+
+
+def deploy(root: Path, services: Services) -> bool:
+    """Deploy all flows, unless that was done with this code for this server. Returns whether it was done now.
+
+    Raises:
+        ServiceError: a flow cannot be loaded, or the server refuses it.
+    """
+    root = root.resolve()
+    record, state = root / "services" / "deployed", _state(root, services)
+    if record.is_file() and record.read_text() == state:
+        return False
+    print("deploying the flows: half a minute", flush=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment |= process_environment(root)
+    environment |= {"PREFECT_API_URL": services.prefect_api_url, ROOT_VARIABLE: str(root)}
+    result = subprocess.run(
+        [sys.executable, "-m", "deployments.deploy"],
+        cwd=PROJECT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    log = root / "services" / "deploy.log"
+    log.write_text(result.stdout + result.stderr)
+    if result.returncode != 0:
+        said = [line.strip() for line in (result.stderr or result.stdout).splitlines() if line.strip()]
+        raise ServiceError(f"the flows cannot be deployed: {said[-1] if said else 'no word'} (log: {log})")
+    record.write_text(state)
+    return True
+
+
+def _state(root: Path, services: Services) -> str:
+    """What the deployments depend on: the code that makes their forms, and which server they are in."""
+    digest = hashlib.sha256(f"{services.prefect_api_url} {root}".encode())
+    database = root / "services" / "prefect" / "prefect.db"
+    digest.update(str(database.stat().st_ino if database.is_file() else 0).encode())
+    folders = ("flows", "tasks", "harness", "trainer", "deployments")
+    files = [file for folder in folders for file in (PROJECT / folder).rglob("*") if file.suffix in (".py", ".yaml")]
+    for file in sorted([*files, PROJECT / "prefect.yaml"]):
+        digest.update(f"{file.relative_to(PROJECT)} {file.stat().st_size} {file.stat().st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    """Deploy, and set the watcher."""
+    subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=True)
+    asyncio.run(_watch())
+
+
+async def _watch() -> None:
+    """Have the server mark runs as crashed whose process died together with its worker: nobody else would tell it."""
+    from prefect.automations import Automation
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.schemas.automations import EventTrigger, Posture
+    from prefect.events.schemas.events import ResourceSpecification
+
+    ends = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
+    beat = "prefect.flow-run.heartbeat"
+    watcher = Automation(
+        name=WATCHER,
+        trigger=EventTrigger(
+            after={beat},
+            expect={beat, *(f"prefect.flow-run.{end}" for end in ends)},
+            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=SILENCE,
+        ),
+        actions=[
+            ChangeFlowRunState(
+                state=StateType.CRASHED,
+                message=f"no heartbeat for {SILENCE.seconds} s: its process has died; retry it, or start it again",
+            )
+        ],
+    )
+    try:
+        await Automation.aread(name=WATCHER)
+    except ValueError:
+        await watcher.acreate()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What a flow does first when a worker runs it: the same as a command, but for what the worker has set already."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from deployments.guardian import OWNER
+from flows.deployed.artifacts import showing
+from flows.environment import default_root, prepare
+
+
+@contextmanager
+def on_worker(name: str) -> Iterator[Path]:
+    """The root of runs. Inside, what goes on is shown as artifacts of the flow run, under keys that begin with `name`.
+
+    What the flow leaves running when it is killed is ended (`deployments.guardian`).
+    """
+    # the mark of a command that started the worker is not this one's
+    os.environ.pop(OWNER, None)
+    root = default_root()
+    prepare(root, quiet=False)
+    with showing(name):
+        yield root
