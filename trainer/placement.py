@@ -79,8 +79,10 @@ def ray_cluster() -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def find_or_start(name: str, cls: type, *args: object, threads: int, gpus: float = 0, **env: str) -> tuple[Any, bool]:
-    """The named actor, and whether it had to be started as `cls(*args)`."""
+def find_or_start(
+    name: str, cls: type, *args: object, threads: int, gpus: float = 0, place: Any = None, **env: str
+) -> tuple[Any, bool]:
+    """The named actor, and whether it had to be started as `cls(*args)`, by the scheduling strategy `place` if any."""
     import ray
 
     try:
@@ -90,7 +92,15 @@ def find_or_start(name: str, cls: type, *args: object, threads: int, gpus: float
         environment = {"env_vars": engine_environment(threads) | env}
         # detached: found by name, it lives until it is killed or its cluster ends, also when this process does
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "num_gpus": gpus}
+        options |= {"scheduling_strategy": place} if place is not None else {}
         return ray.remote(cls).options(**options, runtime_env=environment).remote(*args), True
+
+
+def on_node(node_id: str) -> Any:
+    """A scheduling strategy: on the node with this id and no other."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
 
 
 def find_all(prefix: str) -> list[Any]:

@@ -1,8 +1,8 @@
 """How the policy is served."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ServingConfig(BaseModel):
@@ -28,5 +28,50 @@ class ServingConfig(BaseModel):
     enforce_eager: bool = Field(
         True, description="No CUDA graphs or compilation: starts faster, decodes slower on GPUs"
     )
-    bucket_mib: int = Field(64, ge=1, description="Shared memory through which weights are synced, in MiB")
+    transport: Literal["auto", "shared_memory", "cuda_ipc", "nccl"] = Field(
+        "auto",
+        description="How weights are synced: auto is shared_memory on CPUs, cuda_ipc if colocated, nccl between GPUs",
+    )
+    bucket_mib: int = Field(64, ge=1, description="Weights that are on their way at once in a sync, in MiB")
+    sync_timeout: float = Field(600.0, gt=0, description="Seconds after which a sync that has not ended fails")
+    colocated: bool = Field(
+        False, description="Replicas share the learner's GPUs and take turns with it: one sleeps while the other works"
+    )
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        le=512,
+        description="Serve LoRA adapters up to this rank beside the base, for learner.lora.sync: adapters",
+    )
+    capture_routing: bool = Field(
+        False, description="Record which experts of a mixture read each token, for learner.moe.replay; needs GPUs"
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads of a replica; all cores if unset")
+
+    @property
+    def portion_bytes(self) -> int:
+        """Bytes that the learner gathers at once: half a bucket, while the other half is being received."""
+        return self.bucket_mib * 2**20 // 2
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.colocated and self.transport == "nccl":
+            raise ValueError(
+                "transport nccl cannot connect a learner and a replica on one GPU; set transport: auto, "
+                "or colocated: false"
+            )
+        if self.transport == "cuda_ipc" and not self.colocated:
+            raise ValueError(
+                "transport cuda_ipc needs a learner and a replica on one GPU; set colocated: true, or transport: auto"
+            )
+        if self.colocated and self.lora_rank is not None:
+            raise ValueError(
+                f"lora_rank is {self.lora_rank}, but adapters do not sleep with a colocated replica; leave lora_rank "
+                "unset and set learner.lora.sync: merged, or colocated: false"
+            )
+        if self.colocated and self.tensor_parallel > 1:
+            raise ValueError(
+                f"colocated replicas hold one GPU each, but tensor_parallel is {self.tensor_parallel}; set it to 1 and "
+                "raise replicas, or set colocated: false"
+            )
+        return self

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from trainer.serving.experts import expert_columns, expert_sources, expert_width, is_fused_experts
+
 PROBED_COLUMNS = 8
+
+_WIDTHS = ("input_size_per_partition", "input_size", "embedding_dim")
+"""Where a layer says how long its inputs are: one that is split over devices, a router, an output head."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +33,16 @@ def engine_parameters(model: nn.Module) -> Iterator[Fused]:
     """Every parameter the engine's model holds, with the checkpoint names it comes from.
 
     Raises:
-        TypeError: a layer whose tensors are laid out in a way that this mapping does not know (fused experts).
+        TypeError: a layer whose experts are laid out in a way that this mapping does not know.
     """
     packed: Mapping[str, Sequence[str]] = getattr(model, "packed_modules_mapping", {})
     for module_name, module in model.named_modules():
         for parameter in module._parameters:
             if module._parameters[parameter] is None:
                 continue
-            if "expert" in type(module).__name__.lower() or "fusedmoe" in type(module).__name__.lower():
-                raise TypeError(f"{module_name} ({type(module).__name__}): weight sync cannot verify fused experts yet")
+            if is_fused_experts(module):
+                yield Fused(module_name, module, parameter, expert_sources(module_name, module, parameter))
+                continue
             parent, _, leaf = module_name.rpartition(".")
             leaves = packed.get(leaf, (leaf,))
             prefix = f"{parent}." if parent else ""
@@ -73,15 +79,18 @@ def stale_parameters(model: nn.Module, probes: Mapping[str, torch.Tensor], seed:
 
 def _computed(fused: Fused, want: torch.Tensor, seed: int) -> torch.Tensor:
     module, rows = fused.module, want.shape[0]
+    if is_fused_experts(module):
+        columns = _columns(expert_width(module, fused.parameter), seed)
+        return expert_columns(module, fused.parameter, columns)
     weight = getattr(module, fused.parameter)
     apply = getattr(getattr(module, "quant_method", None), "apply", None)
     is_lookup = "Embedding" in type(module).__name__
     if want.dim() == 2 and apply is not None and not is_lookup:
         # the bias, if any, is a parameter of its own: take the zero input's answer off
-        linear = hasattr(module, "input_size_per_partition")
-        width: int = getattr(module, "input_size_per_partition" if linear else "embedding_dim")
+        width: int = next(getattr(module, name) for name in _WIDTHS if hasattr(module, name))
         columns = _columns(width, seed)
-        inputs = torch.zeros(len(columns) + 1, width, dtype=want.dtype, device=want.device)
+        # a router may be kept in another type than the rest
+        inputs = torch.zeros(len(columns) + 1, width, dtype=weight.dtype, device=want.device)
         inputs[torch.arange(len(columns)), columns] = 1
         answers = apply(module, inputs, bias=None)
         return answers[:-1].T[:rows]
@@ -91,5 +100,6 @@ def _computed(fused: Fused, want: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _columns(width: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(width, generator=generator)[:PROBED_COLUMNS].sort().values
+    # neighbours, since reading a column takes its cache lines along
+    start = torch.randint(width, (1,), generator=torch.Generator().manual_seed(seed))
+    return ((start + torch.arange(min(PROBED_COLUMNS, width))) % width).sort().values

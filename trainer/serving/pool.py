@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.placement import cpu_threads, find_all, find_or_start
+from trainer.placement import cpu_threads, find_all, find_or_start, on_node
 from trainer.rollout import Generation, Sampling
 from trainer.serving.config import ServingConfig
+from trainer.serving.phases import Memory
 from trainer.serving.replica import Replica, ReplicaError
+from trainer.serving.routing import require_capture
+from trainer.serving.transports import transport_of
 
 PROBE_SECONDS = 120.0
-EXTENSION = "trainer.serving.shm_engine.ShmWorkerExtension"
+EXTENSION = "trainer.serving.extension.WorkerExtension"
 
 
 class ReplicaPool:
@@ -27,9 +30,22 @@ class ReplicaPool:
 
     @classmethod
     async def start(
-        cls, run_name: str, model: Path, config: ServingConfig, gpus: int = 0, log_file: Path | None = None
+        cls,
+        run_name: str,
+        model: Path,
+        config: ServingConfig,
+        gpus: int = 0,
+        log_file: Path | None = None,
+        devices: Sequence[tuple[str, str]] = (),
     ) -> "ReplicaPool":
-        """Boot the replicas as actors `<run_name>/replica/<i>`, or find those that are up."""
+        """Boot the replicas as actors `<run_name>/replica/<i>`, or find those that are up.
+
+        Args:
+            gpus: GPUs of a device that a replica is sharded over; 0 for CPUs.
+            devices: Node and visible GPUs for each replica that is to share them with a learner's rank, which Ray has
+                given them to.
+        """
+        require_capture(config, bool(gpus))
         actors, boots = [], []
         for i in range(config.replicas):
             actor, is_new = find_or_start(
@@ -37,14 +53,18 @@ class ReplicaPool:
                 Replica,
                 str(log_file) if log_file else None,
                 threads=config.threads or cpu_threads(),
-                gpus=gpus * config.tensor_parallel,
+                gpus=0 if devices else gpus * config.tensor_parallel,
+                place=on_node(devices[i][0]) if devices else None,
                 VLLM_CPU_KVCACHE_SPACE=str(config.kv_cache_gib),
+                **({"CUDA_VISIBLE_DEVICES": devices[i][1]} if devices else {}),
                 # on CPUs vLLM refuses one process unless told so here
                 VLLM_ENABLE_V1_MULTIPROCESSING="0",
+                # the only model runner of vLLM's that tells which experts it chose
+                **({"VLLM_USE_V2_MODEL_RUNNER": "1"} if config.capture_routing else {}),
             )
             actors.append(actor)
             if is_new:
-                boots.append(actor.boot.remote(str(model), config, EXTENSION))
+                boots.append(actor.boot.remote(str(model), config, EXTENSION, transport_of(config, bool(gpus))))
         await asyncio.gather(*boots)
         return cls(actors)
 
@@ -104,6 +124,29 @@ class ReplicaPool:
         if None in versions:
             raise ReplicaError(f"replicas serve weight versions {versions}: a sync failed")
         await asyncio.wait_for(asyncio.gather(*(actor.probe.remote() for actor in self.actors)), PROBE_SECONDS)
+
+    async def memories(self) -> list[Memory]:
+        """What of each replica is on its device."""
+        return [Memory(value) for value in await asyncio.gather(*(actor.memory.remote() for actor in self.actors))]
+
+    async def memory_used(self) -> int:
+        """Bytes in use on the fullest device of a replica, by whomever."""
+        return await self._most("memory_used")
+
+    async def sleep(self) -> int:
+        """All leave their devices; see `Replica.sleep`. Returns what `memory_used` does."""
+        return await self._most("sleep")
+
+    async def wake_weights(self) -> int:
+        """All take room for weights; see `Replica.wake_weights`. Returns what `memory_used` does."""
+        return await self._most("wake_weights")
+
+    async def wake_cache(self) -> int:
+        """All take room for their KV cache; see `Replica.wake_cache`. Returns what `memory_used` does."""
+        return await self._most("wake_cache")
+
+    async def _most(self, method: str) -> int:
+        return max(await asyncio.gather(*(getattr(actor, method).remote() for actor in self.actors)))
 
     async def shutdown(self) -> None:
         """Stop engines and actors; safe when some are dead already."""

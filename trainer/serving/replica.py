@@ -3,18 +3,25 @@
 import asyncio
 import logging
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainer.rollout import Generation, Sampling
+from trainer.serving.adapters import NUMBER, room_for, write_adapters
+from trainer.serving.buckets import Manifest
 from trainer.serving.config import ServingConfig
+from trainer.serving.errors import ReplicaError
+from trainer.serving.phases import Memory, ReplicaPhase
+from trainer.serving.routing import read_routing
+from trainer.serving.transports import TRANSPORTS
+
+__all__ = ["INITIAL_VERSION", "Replica", "ReplicaError"]
 
 INITIAL_VERSION = 0
-
-
-class ReplicaError(RuntimeError):
-    """The engine died, refuses to serve, or answered with something that cannot be trusted."""
+SLEEP_LEVEL = 1
+"""Weights wait in host memory, and come back as they were: what wakes up is a version, never an empty shell."""
 
 
 class Replica:
@@ -25,14 +32,16 @@ class Replica:
     """
 
     def __init__(self, log_file: str | None) -> None:
-        self._version: int | None = INITIAL_VERSION
+        self._phase = ReplicaPhase(INITIAL_VERSION)
         self._log_file = log_file
+        self._captures = False
+        self._adapters: Any = None
 
-    async def boot(self, model_path: str, config: ServingConfig, extension: str) -> None:
-        """Start the engine on the weights at `model_path`, as version 0."""
+    async def boot(self, model_path: str, config: ServingConfig, extension: str, transport: str) -> None:
+        """Start the engine on the weights at `model_path`, as version 0; syncs will come by `transport`."""
         _log_to(self._log_file)
+        import torch
         from vllm import AsyncEngineArgs
-        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
         from vllm.v1.engine.async_llm import AsyncLLM
 
         args = AsyncEngineArgs(
@@ -53,14 +62,21 @@ class Replica:
             logprobs_mode="processed_logprobs",
             # the checkpoint's own generation defaults (top_k, penalties) must not bend what the learner models
             generation_config="vllm",
-            weight_transfer_config={"backend": "testgrad_shm"},
+            weight_transfer_config={"backend": TRANSPORTS[transport].backend},
+            enable_sleep_mode=config.colocated,
+            enable_return_routed_experts=config.capture_routing,
+            enable_lora=config.lora_rank is not None,
+            max_lora_rank=room_for(config.lora_rank or 1),
+            # of the kernels for experts on GPUs, the ones whose weights lie as in a checkpoint, and can be read back
+            moe_backend="triton" if torch.cuda.is_available() else "auto",
             worker_extension_cls=extension,
             disable_log_stats=self._log_file is None,
         )
-        self._window = config.window
+        self._captures = config.capture_routing
         self._engine = AsyncLLM.from_engine_args(args)
         await self._engine.update_weight_version(str(INITIAL_VERSION))
-        await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+        if transport == "shared_memory":
+            await self.init_transfer({})
         if self._log_file is not None:
             self._stats = asyncio.create_task(self._log_throughput())
 
@@ -73,8 +89,7 @@ class Replica:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        if self._version is None:
-            raise ReplicaError("the last weight sync did not complete; sync again before sampling")
+        self._phase.require_serving()
         params = SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -97,53 +112,122 @@ class Replica:
             logprobs=[min(entry[token].logprob, 0.0) for token, entry in zip(token_ids, answer.logprobs, strict=True)],
             weight_versions=_spread(answer.weight_versions, len(token_ids)),
             finish_reason=answer.finish_reason if answer.finish_reason in ("stop", "length") else "abort",
+            routed_experts=(
+                read_routing(answer.routed_experts, len(prompt_ids) + len(token_ids) - 1) if self._captures else None
+            ),
         )
 
     async def prompt_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """Log-probs [tokens - 1] of each token after the first, at temperature 1, under the loaded weights."""
         from vllm import SamplingParams
 
+        self._phase.require_serving()
         params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0)
         final = await self._final_output(token_ids, params, f"score-{os.urandom(8).hex()}")
         assert final is not None and final.prompt_logprobs is not None
         pairs = zip(token_ids[1:], final.prompt_logprobs[1:], strict=True)
         return [entry[token].logprob for token, entry in pairs if entry is not None]
 
+    async def init_transfer(self, info: dict[str, Any]) -> None:
+        """Connect the engine to a learner, as its transport says; a connection to an earlier one ends."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        await self._engine.collective_rpc("abandon_update")
+        await self._engine.shutdown_weight_transfer_engine()
+        await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=info))
+
     async def start_sync(self) -> None:
-        """Freeze running requests, which go on under the new weights, and take no new ones into the engine."""
-        self._version = None
+        """Freeze running requests, which go on under the new weights, and take no new ones into the engine.
+
+        Raises:
+            PhaseError: the replica is asleep.
+        """
+        if self._phase.start_sync():
+            await self._engine.collective_rpc("abandon_update")
         await self._engine.pause_generation(mode="keep")
         await self._engine.start_weight_update()
 
     async def receive_bucket(self, bucket: dict[str, Any]) -> None:
-        """Load one bucket of tensors."""
+        """Load one portion of the weights, or all of them: what the transport hands over at a time."""
+        self._phase.require_syncing()
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         await self._engine.update_weights(WeightTransferUpdateRequest(update_info=bucket))
 
-    async def finish_sync(self, version: int) -> str:
-        """Verify what was loaded and serve it as `version`. Returns the fingerprint of the weights received.
+    async def finish_sync(self, version: int, sent: Manifest) -> str:
+        """Verify that what was loaded is what was `sent`, and serve it as `version`. Returns its fingerprint.
 
         Raises:
             Exception: from the worker, if names, checksums or computed values differ; the replica then serves nothing.
         """
+        self._phase.require_syncing()
         await self._engine.finish_weight_update()
-        fingerprints = set(await self._engine.collective_rpc("verified_fingerprint"))
+        fingerprints = set(await self._engine.collective_rpc("verified_fingerprint", args=(sent,)))
         if len(fingerprints) != 1:
             raise ReplicaError(f"workers of one replica hold different weights: {fingerprints}")
-        await self._engine.update_weight_version(str(version))
-        await self._engine.reset_prefix_cache()
-        await self._engine.resume_generation()
-        self._version = version
+        await self._serve(version)
         return str(fingerprints.pop())
+
+    async def load_adapters(self, version: int, data: bytes, scaling: float) -> str:
+        """A sync of adapters alone, all at once: verify and serve them as `version`. Returns their fingerprint.
+
+        Raises:
+            Exception: from the worker, if it does not compute with what was sent; the replica then serves nothing.
+        """
+        from vllm.lora.request import LoRARequest
+
+        self._phase.start_sync()
+        await self._engine.pause_generation(mode="keep")
+        with tempfile.TemporaryDirectory(prefix="testgrad-adapters-") as scratch:
+            folder = Path(scratch) / "adapters"
+            write_adapters(folder, data, scaling)
+            await self._engine.add_lora(LoRARequest("policy", NUMBER, str(folder), load_inplace=True))
+            fingerprints = set(await self._engine.collective_rpc("verified_adapters", args=(str(folder),)))
+            # what requests name is loaded already: they do not look into the folder
+            self._adapters = LoRARequest("policy", NUMBER, str(folder))
+        if len(fingerprints) != 1:
+            raise ReplicaError(f"workers of one replica hold different adapters: {fingerprints}")
+        await self._serve(version)
+        return str(fingerprints.pop())
+
+    async def sleep(self) -> int:
+        """Leave the device to the learner. Returns the bytes of it that are still in use, by whomever.
+
+        Raises:
+            PhaseError: requests are running, or a sync is.
+        """
+        self._phase.sleep()
+        await self._engine.sleep(level=SLEEP_LEVEL)
+        return await self.memory_used()
+
+    async def wake_weights(self) -> int:
+        """Room for the weights again, so that they can be synced. Returns bytes in use, as `sleep` does."""
+        self._phase.wake_weights()
+        await self._engine.wake_up(tags=["weights"])
+        return await self.memory_used()
+
+    async def wake_cache(self) -> int:
+        """Room for the KV cache again, once the learner has left. Returns bytes in use, as `sleep` does."""
+        self._phase.wake_cache()
+        await self._engine.wake_up(tags=["kv_cache"])
+        return await self.memory_used()
+
+    async def memory(self) -> str:
+        """What of the engine is on its device, as a value of `Memory`."""
+        return str(self._phase.memory)
+
+    async def memory_used(self) -> int:
+        """Bytes in use on the device, or by this process on a CPU."""
+        return max(await self._engine.collective_rpc("memory_used"))
 
     async def version(self) -> int | None:
         """The weight version served, None while there is none to be trusted."""
-        if self._version is not None and int(await self._engine.get_weight_version()) != self._version:
+        version = self._phase.version
+        if version is not None and int(await self._engine.get_weight_version()) != version:
             raise ReplicaError(
-                f"the engine says version {await self._engine.get_weight_version()}, the replica {self._version}"
+                f"the engine says version {await self._engine.get_weight_version()}, the replica {version}"
             )
-        return self._version
+        return version
 
     async def probe(self) -> None:
         """Generate one token, which proves more than an open port."""
@@ -162,11 +246,25 @@ class Replica:
             self._stats.cancel()
         self._engine.shutdown()
 
+    async def _serve(self, version: int) -> None:
+        """End a sync that was verified."""
+        await self._engine.update_weight_version(str(version))
+        await self._engine.reset_prefix_cache()
+        if self._phase.memory is Memory.AWAKE:
+            await self._engine.resume_generation()
+        self._phase.finish_sync(version)
+
     async def _final_output(self, token_ids: Sequence[int], params: Any, request_id: str) -> Any:
         """The engine's last word on a request, None if it said nothing."""
         final = None
-        async for output in self._engine.generate({"prompt_token_ids": list(token_ids)}, params, request_id=request_id):
-            final = output
+        self._phase.requests += 1
+        try:
+            prompt = {"prompt_token_ids": list(token_ids)}
+            adapters = {} if self._adapters is None else {"lora_request": self._adapters}
+            async for output in self._engine.generate(prompt, params, request_id=request_id, **adapters):
+                final = output
+        finally:
+            self._phase.requests -= 1
         return final
 
     async def _log_throughput(self) -> None:

@@ -1,17 +1,20 @@
-"""The learner's end of a weight sync: streams tensors through a bounded shared buffer to every replica."""
+"""The learner's end of a sync through shared memory: streams tensors through a bounded ring to every replica."""
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Protocol
 
 import torch
 
 from trainer.serving.buckets import (
+    Manifest,
     SharedBuffer,
     TensorRecord,
     WeightSyncError,
+    digest,
     fill_buckets,
-    fingerprint,
+    manifest,
     record_fields,
 )
 
@@ -23,7 +26,7 @@ class SyncTarget(Protocol):
 
     def receive_bucket(self, bucket: dict[str, Any]) -> None: ...
 
-    def finish_sync(self, version: int) -> list[str]: ...
+    def finish_sync(self, version: int, sent: Manifest) -> list[str]: ...
 
 
 class ReplicaActors:
@@ -38,8 +41,17 @@ class ReplicaActors:
     def receive_bucket(self, bucket: dict[str, Any]) -> None:
         self._all(lambda actor: actor.receive_bucket.remote(bucket))
 
-    def finish_sync(self, version: int) -> list[str]:
-        return self._all(lambda actor: actor.finish_sync.remote(version))
+    def finish_sync(self, version: int, sent: Manifest) -> list[str]:
+        return self._all(lambda actor: actor.finish_sync.remote(version, sent))
+
+    def init_transfer(self, infos: Sequence[dict[str, Any]]) -> None:
+        """Connect each replica to the learner as its info says."""
+        import ray
+
+        ray.get([actor.init_transfer.remote(info) for actor, info in zip(self._actors, infos, strict=True)])
+
+    def __len__(self) -> int:
+        return len(self._actors)
 
     def _all(self, call: Callable[[Any], Any]) -> Any:
         import ray
@@ -53,8 +65,11 @@ def send_weights(
     """Send all `tensors` as weight `version`. Returns their fingerprint, which every replica has confirmed.
 
     `tensors` is always read to its end, also after a failure: gathering them is a collective, and the peers would wait.
+    While the replicas read a portion, the next is gathered and written.
 
     Args:
+        tensors: Each may be lent until the next is asked for; one that comes again at once under another name, as a
+            tied one does, is written once.
         largest: bytes of the largest tensor, the least size of the buffer.
 
     Raises:
@@ -62,18 +77,30 @@ def send_weights(
         Exception: what a replica raised; it serves nothing until a later sync succeeds.
     """
     stream = iter(tensors)
-    sent: list[TensorRecord] = []
     try:
-        with closing(SharedBuffer(max(bucket_bytes, largest))) as buffer:
+        with closing(SharedBuffer(max(bucket_bytes, largest))) as buffer, ThreadPoolExecutor(1) as caller:
+
+            def send(portion: list[TensorRecord]) -> Future[None]:
+                bucket = {"path": buffer.path, "size": buffer.size, "records": record_fields(portion)}
+                return caller.submit(target.receive_bucket, bucket)
+
             target.start_sync()
-            for bucket in fill_buckets(stream, buffer):
-                target.receive_bucket({"path": buffer.path, "size": buffer.size, "records": record_fields(bucket)})
-                sent += bucket
-            confirmed = target.finish_sync(version)
+            sent = manifest(fill_buckets(stream, buffer, send))
+            confirmed = target.finish_sync(version, sent)
     finally:
         for _ in stream:
             pass
-    mine = fingerprint(sent)
-    if any(theirs != mine for theirs in confirmed):
-        raise WeightSyncError(f"version {version}: replicas hold {sorted(set(confirmed))}, the learner sent {mine}")
+    return confirm(version, sent, confirmed)
+
+
+def confirm(version: int, sent: Manifest, confirmed: Iterable[str]) -> str:
+    """The fingerprint of what was sent.
+
+    Raises:
+        WeightSyncError: a replica holds something else.
+    """
+    mine = digest(sent)
+    others = {theirs for theirs in confirmed if theirs != mine}
+    if others:
+        raise WeightSyncError(f"version {version}: replicas hold {sorted(others)}, the learner sent {mine}")
     return mine

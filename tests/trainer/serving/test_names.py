@@ -141,6 +141,19 @@ def test_a_stale_packed_layer_is_found(engine):
     assert stale(engine, tensors) == ["attn.o_proj.weight"]
 
 
+def test_a_router_is_read_back_in_its_own_type(engine):
+    engine.gate = ParallelLinear(4).double()
+    engine.gate.input_size = engine.gate.__dict__.pop("input_size_per_partition")
+    engine.gate.quant_method.load(engine.gate)
+    tensors = engine.sent() | {"gate.weight": engine.gate.weight.detach().float()}
+    with torch.no_grad():
+        engine.gate.weight.copy_(tensors["gate.weight"])
+    engine.gate.quant_method.load(engine.gate)
+    assert stale(engine, tensors) == []
+    tensors["gate.weight"] = tensors["gate.weight"] + 1e-3
+    assert stale(engine, tensors) == ["gate.weight"]
+
+
 def test_over_syncs_all_columns_are_probed(engine):
     tensor = torch.arange(WIDTH).repeat(3, 1)
     assert probe(tensor, 1).shape == (3, PROBED_COLUMNS)
@@ -154,14 +167,3 @@ def test_a_probe_is_a_copy():
     vector += 1
     matrix += 1
     assert all((p == 0).all() for p in probes)
-
-
-def test_fused_experts_are_refused(engine):
-    class FusedMoE(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w13 = nn.Parameter(torch.zeros(2, 2, 2))
-
-    engine.mlp = FusedMoE()
-    with pytest.raises(TypeError, match=r"mlp \(FusedMoE\): weight sync cannot verify fused experts"):
-        expected_names(engine)

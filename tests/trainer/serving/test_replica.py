@@ -1,11 +1,13 @@
 """What a replica refuses: to serve without trusted weights, and to hand on an answer with gaps."""
 
+import asyncio
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from trainer.rollout import RolloutError, Sampling
+from trainer.serving.errors import PhaseError
 from trainer.serving.replica import Replica, ReplicaError, _spread
 
 
@@ -53,9 +55,9 @@ class Engine:
         self.told.append(f"version {version}")
         self.version = version
 
-    async def collective_rpc(self, method):
+    async def collective_rpc(self, method, args=()):
         self.told.append(method)
-        return ["f00"]
+        return {"verified_fingerprint": ["f00"], "memory_used": [7, 9]}.get(method)
 
     def __getattr__(self, name):
         async def note(*args, **kwargs):
@@ -134,7 +136,7 @@ async def test_nothing_is_served_during_a_sync(make_replica):
     assert await replica.version() is None
     with pytest.raises(ReplicaError, match="sync again before sampling"):
         await generate(replica)
-    assert await replica.finish_sync(1) == "f00"
+    assert await replica.finish_sync(1, {}) == "f00"
     assert await replica.version() == 1
     await generate(replica)
 
@@ -142,7 +144,7 @@ async def test_nothing_is_served_during_a_sync(make_replica):
 async def test_weights_are_verified_before_requests_go_on_and_old_prefixes_are_dropped(make_replica):
     replica = make_replica()
     await replica.start_sync()
-    await replica.finish_sync(1)
+    await replica.finish_sync(1, {})
     assert replica._engine.told == [
         "pause_generation", "start_weight_update", "finish_weight_update", "verified_fingerprint", "version 1",
         "reset_prefix_cache", "resume_generation",
@@ -153,12 +155,12 @@ async def test_after_a_sync_that_fails_its_check_nothing_is_served(make_replica)
     replica = make_replica()
     await replica.start_sync()
 
-    async def differ(method):
+    async def differ(method, args=()):
         return ["f00", "f01"]
 
     replica._engine.collective_rpc = differ
     with pytest.raises(ReplicaError, match="different weights"):
-        await replica.finish_sync(1)
+        await replica.finish_sync(1, {})
     assert await replica.version() is None
     assert "resume_generation" not in replica._engine.told
     with pytest.raises(ReplicaError, match="did not complete"):
@@ -170,3 +172,63 @@ async def test_an_engine_that_says_another_version_is_not_believed(make_replica)
     replica._engine.version = "3"
     with pytest.raises(ReplicaError, match="the engine says version 3, the replica 0"):
         await replica.version()
+
+
+async def test_a_sync_whose_sender_died_is_abandoned_when_the_next_begins(make_replica):
+    replica = make_replica()
+    await replica.start_sync()
+    assert await replica.version() is None
+    await replica.start_sync()
+    assert replica._engine.told == [
+        "pause_generation", "start_weight_update",
+        "abandon_update", "pause_generation", "start_weight_update",
+    ]  # fmt: skip
+    await replica.finish_sync(1, {})
+    assert await replica.version() == 1
+
+
+async def test_weights_outside_of_a_sync_are_refused(make_replica):
+    replica = make_replica()
+    with pytest.raises(PhaseError, match="outside of a sync"):
+        await replica.receive_bucket({})
+    with pytest.raises(PhaseError, match="outside of a sync"):
+        await replica.finish_sync(1, {})
+    assert replica._engine.told == []
+
+
+async def test_a_replica_sleeps_wakes_for_a_sync_and_serves_when_its_cache_is_back(make_replica):
+    replica = make_replica()
+    assert await replica.sleep() == 9
+    with pytest.raises(PhaseError, match="is asleep; wake it before sampling"):
+        await generate(replica)
+    with pytest.raises(PhaseError, match="wake its weights first"):
+        await replica.start_sync()
+    await replica.wake_weights()
+    await replica.start_sync()
+    await replica.finish_sync(1, {})
+    assert "resume_generation" not in replica._engine.told, "there is no KV cache yet"
+    with pytest.raises(PhaseError, match="wake it before sampling"):
+        await generate(replica)
+    await replica.wake_cache()
+    assert (await generate(replica)).token_ids == [5, 6]
+    assert [call for call in replica._engine.told if call in ("sleep", "wake_up")] == ["sleep", "wake_up", "wake_up"]
+
+
+async def test_a_replica_does_not_fall_asleep_over_a_request(make_replica):
+    replica = make_replica()
+    go_on = asyncio.Event()
+    answer = replica._engine.answer
+
+    async def slowly(prompt, params, request_id):
+        await go_on.wait()
+        yield SimpleNamespace(finished=True, outputs=[answer])
+
+    replica._engine.generate = slowly
+    running = asyncio.create_task(generate(replica))
+    await asyncio.sleep(0)
+    with pytest.raises(PhaseError, match="with 1 requests running"):
+        await replica.sleep()
+    assert "sleep" not in replica._engine.told
+    go_on.set()
+    await running
+    await replica.sleep()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainer.serving.buckets import WeightSyncError, fingerprint, read_bucket
+from trainer.serving.buckets import WeightSyncError, fingerprint, manifest, read_bucket
 from trainer.serving.sender import send_weights
 
 TENSORS = [(f"layer.{i}.weight", torch.full((8, 4), float(i))) for i in range(6)]
@@ -26,8 +26,9 @@ class Target:
             self.tensors[record.name] = tensor
             self.records.append(record)
 
-    def finish_sync(self, version):
+    def finish_sync(self, version, sent):
         self._call(f"finish {version}")
+        self.sent = sent
         return [fingerprint(self.records)] if self.answer is None else self.answer
 
     def _call(self, name):
@@ -45,10 +46,11 @@ def stream(read):
 def test_every_tensor_arrives_between_start_and_finish():
     target, read = Target(), []
     sent = send_weights(stream(read), target, 7, LARGEST, bucket_bytes=2 * LARGEST)
-    assert target.calls == ["start", "bucket", "bucket", "bucket", "finish 7"]
+    assert target.calls == ["start", *["bucket"] * 6, "finish 7"]
     assert list(target.tensors) == [name for name, _ in TENSORS]
     assert all(torch.equal(target.tensors[name], tensor) for name, tensor in TENSORS)
     assert sent == fingerprint(target.records)
+    assert target.sent == manifest(target.records)
 
 
 def test_a_buffer_smaller_than_the_largest_tensor_grows_to_it():

@@ -1,0 +1,77 @@
+"""In which order a replica may do things: a small state machine, asked before each of them.
+
+A replica that takes turns with a learner on one GPU goes round: it serves, sleeps while the learner works, wakes its
+weights, is synced, and once the learner has left the GPU wakes its KV cache and serves again. One that has a GPU of its
+own only serves and is synced.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trainer.serving.errors import PhaseError
+
+
+class Memory(StrEnum):
+    """What of the engine is on its device."""
+
+    AWAKE = "awake"
+    WEIGHTS = "awake, but for its KV cache"
+    ASLEEP = "asleep"
+
+
+@dataclass
+class ReplicaPhase:
+    """Where a replica stands. `version` is None while it has no weights to be trusted."""
+
+    version: int | None
+    memory: Memory = Memory.AWAKE
+    syncing: bool = False
+    requests: int = 0
+
+    def require_serving(self) -> None:
+        """Raises PhaseError unless requests can be answered."""
+        if self.memory is not Memory.AWAKE:
+            raise PhaseError(f"the replica is {self.memory}; wake it before sampling")
+        if self.version is None:
+            raise PhaseError("the last weight sync did not complete; sync again before sampling")
+
+    def sleep(self) -> None:
+        """Give up the device; the weights go to host memory and come back."""
+        if self.memory is not Memory.AWAKE:
+            raise PhaseError(f"asked to sleep, but the replica is {self.memory} already")
+        if self.syncing:
+            raise PhaseError("asked to sleep in the middle of a weight sync; finish or repeat the sync first")
+        if self.requests:
+            raise PhaseError(f"asked to sleep with {self.requests} requests running; end them first")
+        self.memory = Memory.ASLEEP
+
+    def wake_weights(self) -> None:
+        """Take room for the weights, so that they can be synced."""
+        if self.memory is not Memory.ASLEEP:
+            raise PhaseError(f"asked to wake its weights, but the replica is {self.memory}")
+        self.memory = Memory.WEIGHTS
+
+    def wake_cache(self) -> None:
+        """Take room for the KV cache as well."""
+        if self.memory is not Memory.WEIGHTS:
+            raise PhaseError(f"asked to wake its KV cache, but the replica is {self.memory}; its weights come first")
+        if self.syncing:
+            raise PhaseError("asked to wake its KV cache in the middle of a weight sync; the learner is still there")
+        self.memory = Memory.AWAKE
+
+    def start_sync(self) -> bool:
+        """From now on nothing is served until `finish_sync`. Returns whether an earlier sync was never finished."""
+        if self.memory is Memory.ASLEEP:
+            raise PhaseError("asked to sync weights, but the replica is asleep; wake its weights first")
+        unfinished, self.syncing, self.version = self.syncing, True, None
+        return unfinished
+
+    def require_syncing(self) -> None:
+        """Raises PhaseError unless weights are expected."""
+        if not self.syncing:
+            raise PhaseError("weights arrived outside of a sync; start one first")
+
+    def finish_sync(self, version: int) -> None:
+        """The weights are verified to be those of `version`."""
+        self.require_syncing()
+        self.syncing, self.version = False, version
