@@ -69,18 +69,17 @@ async def _compare(name: str, model: Path, dtype: Any, lr: float, updates: int) 
         LearnerGroup.start(run, model, LearnerConfig(dtype=dtype, lr=lr), AlgorithmConfig()),
     )
     try:
-        bucket = serving.bucket_mib * 2**20
         for step in range(1, updates + 1):
             batch = await _sample_batch(pool, model, step, temperature=1.0)
             await learner.update(step, batch, 1.0)
-            await learner.send_weights(step, pool.actors, dtype, bucket)
+            await learner.send_weights(step, pool.actors, serving)
             await pool.require_version(step)
         batch = await _sample_batch(pool, model, updates + 1, temperature=0.8)
         trained = (await learner.score(batch, ["old_logprobs"], 0.8, updates=updates))["old_logprobs"]
         sampled = np.concatenate(
             [np.array(r["logprobs"])[np.array(r["loss_mask"]) == 1] for r in pq.read_table(batch).to_pylist()]
         )
-        caught = await _faults_caught(pool, learner, model, batch, updates + 1, dtype, bucket)
+        caught = await _faults_caught(pool, learner, model, batch, updates + 1, serving)
     finally:
         learner.shutdown()
         await pool.shutdown()
@@ -125,7 +124,7 @@ async def _sample_batch(pool: Any, model: Path, step: int, temperature: float) -
     return path
 
 
-async def _faults_caught(pool: Any, learner: Any, model: Path, batch: Path, step: int, dtype: Any, bucket: int) -> bool:
+async def _faults_caught(pool: Any, learner: Any, model: Path, batch: Path, step: int, serving: Any) -> bool:
     """A skipped sync and an incomplete one; both must raise, and a right one must mend them."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -140,14 +139,14 @@ async def _faults_caught(pool: Any, learner: Any, model: Path, batch: Path, step
     except ReplicaError:
         pass
     tensors = dict(
-        AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).named_parameters(
+        AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, serving.dtype)).named_parameters(
             remove_duplicate=False
         )
     )
     tensors.pop("lm_head.weight")
     largest = max(tensor.nbytes for tensor in tensors.values())
     try:
-        await asyncio.to_thread(send_weights, tensors.items(), ReplicaActors(pool.actors), step, largest, bucket)
+        await asyncio.to_thread(send_weights, tensors.items(), ReplicaActors(pool.actors), step, largest, largest)
         return False
     except Exception as error:
         if "lm_head.weight" not in str(error):
@@ -158,7 +157,7 @@ async def _faults_caught(pool: Any, learner: Any, model: Path, batch: Path, step
     except Exception as error:
         if "sync" not in str(error):
             raise
-    await learner.send_weights(step, pool.actors, dtype, bucket)
+    await learner.send_weights(step, pool.actors, serving)
     await pool.require_version(step)
     return True
 

@@ -11,14 +11,21 @@ import typer
 from rich.console import Console
 
 from flows.commands.check import check
+from flows.commands.checkpoints import export, prune
 from flows.commands.clean import clean
+from flows.commands.collect import collect
 from flows.commands.config import config_app
 from flows.commands.doctor import doctor
 from flows.commands.errors import clear_errors
+from flows.commands.evaluate import evaluate
 from flows.commands.evaluations import eval_compare, regrade
+from flows.commands.logs import logs
 from flows.commands.pool import pool_app
 from flows.commands.report import compare, report
 from flows.commands.scaffolds import scaffolds
+from flows.commands.status import status
+from flows.commands.ui import ui
+from flows.commands.warm_start import warm_start
 from flows.environment import default_root, prepare
 
 app = typer.Typer(
@@ -63,43 +70,6 @@ def train(
     from flows.reports import report_training
 
     _train(_load(config, set_), root, report_training)
-
-
-@app.command("eval")
-def evaluate(
-    model: Annotated[Path, typer.Argument(help="A Hugging Face folder, or a checkpoint (…/global_step_N)")],
-    root: Root,
-    index: Annotated[
-        str, typer.Option(help="Index of tasks; the held-out kata functions if not given")
-    ] = "builtin:kata",
-    attempts: Annotated[int, typer.Option(min=1, help="Trials of each task")] = 4,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature")] = 0.7,
-    max_tasks: Annotated[int | None, typer.Option(min=1, help="Score on this many tasks only")] = None,
-    probe: Annotated[bool, typer.Option(help="Ask the model one plain question before trials are spent on it")] = True,
-    set_: Overrides = None,
-) -> None:
-    """Score a model or a checkpoint: mean reward, pass@1, pass@k, through the serving path of training."""
-    prepare(root)
-    from flows.reports import report_evaluation
-    from flows.score import score_model
-
-    options = {"attempts_per_task": attempts, "temperature": temperature, "max_tasks": max_tasks}
-    with clear_errors(), _view():
-        summary = _run(score_model(model, root, index, options, set_ or [], probe))
-    report_evaluation(console, summary)
-
-
-@app.command()
-def export(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint: …/checkpoints/global_step_N")],
-    target: Annotated[Path, typer.Argument(help="The folder to write")],
-) -> None:
-    """Turn a checkpoint into a Hugging Face folder, verified against its base model."""
-    prepare(default_root())
-    from trainer.learner.export import export_checkpoint
-
-    with clear_errors():
-        console.print(f"wrote {export_checkpoint(checkpoint.resolve(), target.resolve())}", highlight=False)
 
 
 @app.command()
@@ -149,50 +119,64 @@ def algorithms(
         print_algorithms(console)
 
 
+app.command()(collect)
+app.command()(export)
+app.command()(prune)
+app.command("eval")(evaluate)
 app.command("eval-compare")(eval_compare)
 app.command()(regrade)
+app.command()(logs)
 app.command()(check)
 app.command()(report)
 app.command()(compare)
 app.command()(clean)
 app.command()(doctor)
+app.command()(status)
+app.command("warm-start")(warm_start)
+app.command()(ui)
 app.add_typer(config_app, name="config")
 app.add_typer(pool_app, name="pool")
 app.add_typer(scaffolds, name="scaffolds")
 
 
 @app.command()
-def up(root: Root) -> None:
-    """Start a Prefect server and MLflow on free local ports; later runs use them."""
+def up(
+    root: Root,
+    host: Annotated[str, typer.Option(help="Where the servers listen; they ask nobody for a password")] = "127.0.0.1",
+    servers_only: Annotated[
+        bool, typer.Option("--servers-only", help="No worker and no deployments: only pages to look at runs in")
+    ] = False,
+) -> None:
+    """Start a Prefect server, a worker and MLflow, and deploy the flows; later runs use them. Safe to repeat."""
     from deployments import services
+    from deployments.deploy import deploy
 
     with clear_errors():
-        services.up(root)
+        found = services.up(root, host, worker=not servers_only)
+        if not servers_only:
+            deploy(root, found)
 
 
 @app.command()
 def down(root: Root) -> None:
-    """Stop the servers that `up` started."""
+    """Stop the servers and the worker that `up` started; flow runs of the worker end with it."""
     from deployments import services
 
     with clear_errors():
         services.down(root)
 
 
-@app.command()
-def status(root: Root) -> None:
-    """Say which servers run, and where."""
-    from deployments import services
-
-    for server in services.status(root):
-        console.print(f"{server.name}: {server.state} {server.url or ''}", highlight=False)
-
-
 def main() -> None:
     """Entry point of the console script."""
-    # a plain `kill` cleans up as Ctrl-C does
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _interrupt)
     app()
+
+
+def _interrupt(*_: object) -> None:
+    """Make a plain `kill` clean up as Ctrl-C does, also in a script's background, where Ctrl-C is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 def _load(path: Path, overrides: list[str] | None) -> Any:

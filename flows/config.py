@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from flows.diagnosis.config import DiagnosisConfig
 from harness.budgets import BudgetConfig
 from harness.pool.sampler import SamplerConfig
 from harness.proxy.tool_calls import ToolParserError, require_known
@@ -23,7 +24,9 @@ from trainer.algorithms.check import Finding, StepFacts, check
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.fidelity.config import FidelityConfig
 from trainer.learner.config import LearnerConfig
+from trainer.learner.retention import Retention
 from trainer.model import ModelConfig
+from trainer.serving.colocated import check_colocation
 from trainer.serving.config import ServingConfig
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
@@ -45,6 +48,36 @@ class ScheduleConfig(BaseModel):
     eval_before: bool = Field(True, description="Evaluate before the first step")
     eval_after: bool = Field(True, description="Evaluate after the last step")
     keep_checkpoints: int = Field(2, ge=1, description="Newest checkpoints that are kept")
+    keep_every: int | None = Field(None, ge=1, description="Keep those of every so many steps as well; none if unset")
+    keep_best: int = Field(0, ge=0, description="Keep so many of the best as well, by best_metric")
+    best_metric: str | None = Field(
+        None, description="What ranks them: a key of an evaluation's record (mean_reward, pass_at_1), else of a step's"
+    )
+    best_is: Literal["max", "min"] = Field("max", description="Whether the best is the largest or the smallest")
+    save_in_background: bool = Field(
+        True, description="Go on with trials while a checkpoint is written; an update waits for it"
+    )
+
+    @model_validator(mode="after")
+    def _keeps_what_it_can_tell(self) -> Self:
+        if self.keep_best and self.best_metric is None:
+            raise ValueError(
+                f"keep_best is {self.keep_best}, but best_metric is unset; name what ranks them, such as mean_reward"
+            )
+        if self.best_metric is not None and not self.keep_best:
+            raise ValueError(
+                f"best_metric is {self.best_metric!r}, but keep_best is 0; set how many of the best are kept"
+            )
+        if self.keep_every is not None and self.keep_every % self.save_freq:
+            raise ValueError(
+                f"keep_every is {self.keep_every}, but checkpoints are made every {self.save_freq} steps (save_freq); "
+                "take a multiple of that"
+            )
+        return self
+
+    @property
+    def retention(self) -> Retention:
+        return Retention(self.keep_checkpoints, self.keep_every, self.keep_best, self.best_metric, self.best_is)
 
 
 class RunConfig(BaseModel):
@@ -74,6 +107,7 @@ class RunConfig(BaseModel):
     schedule: ScheduleConfig = Field(ScheduleConfig(), description="How long, and what on the way")
     evaluation: EvaluationConfig = Field(EvaluationConfig(), description="How the policy is scored")
     tracing: TracingConfig = Field(TracingConfig(), description="Which trials can be looked at as traces in MLflow")
+    diagnosis: DiagnosisConfig = Field(DiagnosisConfig(), description="What the verdict on the first step may do")
 
     @model_validator(mode="before")
     @classmethod
@@ -87,6 +121,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        check_colocation(self.serving, self.learner)
         if self.scaffold.name not in SCAFFOLDS:
             raise ValueError(f"scaffold.name is {self.scaffold.name!r}; known are {', '.join(sorted(SCAFFOLDS))}")
         SCAFFOLDS[self.scaffold.name].check(self.scaffold)
@@ -116,6 +151,22 @@ class RunConfig(BaseModel):
             raise ValueError(
                 f"learner.mini_batch_size is {self.learner.mini_batch_size}, but a step has {trials} trials; "
                 "lower it, or leave it unset"
+            )
+        lora, room = self.learner.lora, self.serving.lora_rank
+        if lora is not None and lora.sync == "adapters" and (room is None or room < lora.rank):
+            raise ValueError(
+                f"learner.lora.sync is adapters, of rank {lora.rank}, but serving.lora_rank is {room}; set "
+                f"serving.lora_rank: {lora.rank}, or learner.lora.sync: merged"
+            )
+        if room is not None and (lora is None or lora.sync != "adapters"):
+            raise ValueError(
+                f"serving.lora_rank is {room}, but replicas are synced with whole weights; leave it unset, or set "
+                "learner.lora.sync: adapters"
+            )
+        if self.learner.moe.replay and not self.serving.capture_routing:
+            raise ValueError(
+                "learner.moe.replay is on, but serving.capture_routing is off, so that there would be nothing to "
+                "replay; set serving.capture_routing: true, or learner.moe.replay: false"
             )
         if self.learner.gpus_per_rank and self.learner.ranks > 1 and self.serving.tensor_parallel > self.learner.ranks:
             raise ValueError(
@@ -148,8 +199,12 @@ class RunConfig(BaseModel):
         return check(self.algorithm, facts)
 
     def identity(self) -> str:
-        """Digest of what a run's results depend on: all but its length, its saving, what stops it and who watches."""
-        fixed = self.model_dump(mode="json", exclude={"schedule", "evaluation", "fidelity", "tracing"})
+        """Digest of what a run's results depend on.
+
+        That is all but its length, its saving, what stops it and who watches; and ranks, whose number is rounding.
+        """
+        fixed = self.model_dump(mode="json", exclude={"schedule", "evaluation", "fidelity", "tracing", "diagnosis"})
+        fixed["learner"] = {key: value for key, value in fixed["learner"].items() if key not in ("ranks", "nodes")}
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 

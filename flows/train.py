@@ -6,7 +6,10 @@ from typing import Any
 
 from prefect import flow
 
+from flows.checkpoints import has_weights
 from flows.config import RunConfig
+from flows.diagnosis.process import recorded_end
+from flows.diagnosis.verdict import is_first_to_judge, judge_first_step
 from flows.environment import default_root, tracking_uri
 from flows.evaluate import evaluate
 from flows.open_run import open_run
@@ -20,10 +23,11 @@ from tasks.prepare import prepare_model, prepare_pools, prepare_sandbox
 from tasks.progress import Event, emit
 from tasks.recover import recover
 from tasks.run import RunRef
-from tasks.save_checkpoint import save_checkpoint
+from tasks.run_log import logging_to
+from tasks.save_checkpoint import Saving, save_checkpoint, saving
 from tasks.start_engines import start_engines, stop_engines
 from tasks.track_run import end_tracking, start_tracking
-from trainer.learner.checkpoint import MARKER
+from tasks.turns import turn_of_learner, turn_of_replicas
 from trainer.placement import ray_cluster
 
 
@@ -41,12 +45,14 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
         root: Where runs, models and pools are kept; `runs` if unset.
     """
     root = (root or default_root()).resolve()
-    with lease(root / config.project / config.experiment, "train"):
-        return await _train(config, root)
+    folder = root / config.project / config.experiment
+    with lease(folder, "train"), recorded_end(folder):
+        run = open_run(config, root, tracking_uri(root))
+        with logging_to(run):
+            return await _train(run, config)
 
 
-async def _train(config: RunConfig, root: Path) -> dict[str, Any]:
-    run = open_run(config, root, tracking_uri(root))
+async def _train(run: RunRef, config: RunConfig) -> dict[str, Any]:
     emit(Event("note", "", f"journal in {run.journal.root}"))
     for warning in config.warnings:
         emit(Event("note", "", f"warning: {warning}"))
@@ -59,14 +65,16 @@ async def _train(config: RunConfig, root: Path) -> dict[str, Any]:
     model, _ = await asyncio.gather(prepare_model(run, config.model), prepare_pools(run, config.data, config.rollout))
     findings = await asyncio.to_thread(preflight, config, run.root)
     emit(Event("note", "", f"preflight: {preflight_summary(findings)}; `testgrad check` tells them"))
+    learner = config.learner.over(config.schedule.total_steps)
     with ray_cluster():
         status = "FAILED"
         try:
             await asyncio.gather(
-                start_engines(run, model, config.serving, config.learner, config.algorithm, config.plugins),
+                start_engines(run, model, config.serving, learner, config.algorithm, config.plugins),
                 start_tracking(run, config.model_dump(mode="json")),
             )
-            summary = await _steps(run, config, model)
+            async with saving() as current:
+                summary = await _steps(run, config, model, current)
             status = "FINISHED"
         except (asyncio.CancelledError, KeyboardInterrupt):
             status = "KILLED"
@@ -82,9 +90,8 @@ async def _train(config: RunConfig, root: Path) -> dict[str, Any]:
 def _summary_if_finished(run: RunRef, config: RunConfig) -> dict[str, Any] | None:
     """What the flow returns, if nothing of the run is left to do."""
     total = config.schedule.total_steps
-    checkpoint = run.journal.checkpoints / f"global_step_{total}" / MARKER
     scored = not config.schedule.eval_after or run.journal.stage(eval_label(total), "record.json") is not None
-    if run.journal.stage(step_label(total), "record.json") is None or not checkpoint.is_file() or not scored:
+    if run.journal.stage(step_label(total), "record.json") is None or not has_weights(run.journal, total) or not scored:
         return None
     records = {step: run.journal.stage(eval_label(step), "record.json") for step in range(total + 1)}
     return _summary(run, total, {step: record for step, record in records.items() if record is not None})
@@ -94,19 +101,31 @@ def _summary(run: RunRef, steps: int, evaluations: dict[int, dict[str, Any]]) ->
     return {"run": run.name, "steps": steps, "evaluations": {str(step): record for step, record in evaluations.items()}}
 
 
-async def _steps(run: RunRef, config: RunConfig, model: Path) -> dict[str, Any]:
+async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving) -> dict[str, Any]:
     schedule = config.schedule
-    done = await recover(run, config.rollout.temperature, config.serving)
+    done = await recover(run, config.rollout.temperature, config.serving, config.pool)
     evaluations: dict[int, dict[str, Any]] = {}
     if schedule.eval_before and (done == 0 or run.journal.stage(eval_label(0), "record.json")):
-        evaluations[0] = await evaluate(run, 0, model)
+        await turn_of_replicas(run, config.serving)
+        evaluations[0] = await evaluate(run, 0, model, trained=run)
     for step in range(1, schedule.total_steps + 1):
+        saving.check()
         if run.journal.stage(step_label(step), "record.json") is None:
             await rl_step(run, step, model)
+        if is_first_to_judge(step, done):
+            await judge_first_step(run, config.diagnosis)
         last = step == schedule.total_steps
         if step >= done and (last or step % schedule.save_freq == 0):
-            await save_checkpoint(run, step_label(step), step, schedule.keep_checkpoints)
+            await turn_of_learner(run, config.serving)
+            asked = asyncio.Event()
+            # one that is gone from the disk is made again, though Prefect knows that it was made
+            make = save_checkpoint.with_options(refresh_cache=not has_weights(run.journal, step))
+            save = make(run, step_label(step), step, schedule.retention, config.pool, asked)
+            await saving.start(save, asked)
+            if not schedule.save_in_background:
+                await saving.end()
         due = schedule.test_freq and step % schedule.test_freq == 0
         if step >= done and (due or (last and schedule.eval_after)):
-            evaluations[step] = await evaluate(run, step, model)
+            await turn_of_replicas(run, config.serving)
+            evaluations[step] = await evaluate(run, step, model, trained=run)
     return _summary(run, schedule.total_steps, evaluations)

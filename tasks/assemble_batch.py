@@ -135,7 +135,7 @@ def filter_trials(
             reasons["verifier_infra_error"] += 1
         elif trial.outcome in filters.drop_outcomes:
             reasons[str(trial.outcome)] += 1
-        elif not trial.record["trained_segments"]:
+        elif not trial.has_answers:
             reasons["nothing_sampled"] += 1
         elif tokens < filters.min_response_tokens:
             reasons["too_short"] += 1

@@ -89,7 +89,8 @@ def _circumstances(
     before = step_label(step - 1)
     update, sync = run.journal.stage(before, "update.json") or {}, run.journal.stage(before, "sync.json") or {}
     # a fingerprint covers the type, so weights that were cast on the way have another one
-    comparable = learner.dtype == serving.dtype and sync.get("version") == step - 1
+    whole = learner.lora is None or learner.lora.sync == "merged"
+    comparable = whole and learner.dtype == serving.dtype and sync.get("version") == step - 1
     return Circumstances(
         expected_version=step - 1,
         temperature=temperature,
@@ -97,6 +98,7 @@ def _circumstances(
         trainer_dtype=learner.dtype,
         replicas=serving.replicas,
         experts=_experts(model),
+        replays=learner.moe.replay,
         learner_fingerprint=update.get("fingerprint") if comparable else None,
         served_fingerprint=sync.get("fingerprint") if comparable else None,
     )

@@ -8,12 +8,15 @@ import math
 import re
 from collections.abc import Sequence
 
+from harness.endpoint import Endpoint
 from harness.proxy.codec import ChatCodec
 from harness.proxy.conversation import ChatMessage
 from trainer.rollout import Policy, Sampling
 
 QUESTION = "Write a Python function `add(a, b)` that returns the sum of two numbers, and explain it in one sentence."
 TOKENS = 64
+_CHAT_TOKENS = 1024
+"""Behind an endpoint, models may think first, and be cut off before they answer."""
 _WORDS = (
     "a",
     "add",
@@ -50,7 +53,28 @@ async def require_coherent(policy: Policy, codec: ChatCodec) -> str:
     prompt = codec.encode_prompt([ChatMessage(role="user", content=QUESTION)])
     generation = await policy.generate(prompt, Sampling(temperature=0.0, max_tokens=TOKENS), "coherence-probe")
     text = codec.decode_answer(generation, ()).text
-    problem = judge(text, generation.token_ids, generation.logprobs)
+    return _require(text, judge(text, generation.token_ids, generation.logprobs))
+
+
+async def require_coherent_endpoint(endpoint: Endpoint) -> str:
+    """`require_coherent` of an endpoint; where it tells no tokens, its words are looked at, and nothing is said of
+    how sure it is.
+
+    Raises:
+        IncoherentModel: it makes no sense to score this model.
+    """
+    if endpoint.has_tokens:
+        return await require_coherent(endpoint, endpoint.codec)
+    prompt = endpoint.codec.encode_prompt([ChatMessage(role="user", content=QUESTION)])
+    generation = await endpoint.generate(prompt, Sampling(temperature=0.0, max_tokens=_CHAT_TOKENS), "coherence-probe")
+    written = endpoint.codec.decode_answer(generation, ()).text
+    reading = endpoint.tools.read(written, generation.token_ids, ())
+    words = f"{reading.reasoning} {reading.text}".split()
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    return _require(" ".join(words), judge(" ".join(words), [numbers[word] for word in words], ()))
+
+
+def _require(text: str, problem: str | None) -> str:
     if problem:
         raise IncoherentModel(
             f"the model does not make sense: {problem}. Asked {QUESTION!r}, it said {text[:200]!r}. No trial was "
@@ -61,7 +85,10 @@ async def require_coherent(policy: Policy, codec: ChatCodec) -> str:
 
 
 def judge(text: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> str | None:
-    """What is wrong with a greedy answer to `QUESTION`, None if nothing is. `logprobs` are its tokens', [tokens]."""
+    """What is wrong with a greedy answer to `QUESTION`, None if nothing is.
+
+    `logprobs` are its tokens', [tokens]; none where nobody knows them.
+    """
     if not text.strip():
         return f"its answer of {len(token_ids)} tokens is empty"
     unreadable = sum(not (char.isprintable() or char.isspace()) or char == "\N{REPLACEMENT CHARACTER}" for char in text)
@@ -69,7 +96,7 @@ def judge(text: str, token_ids: Sequence[int], logprobs: Sequence[float]) -> str
         return f"{unreadable} of its answer's {len(text)} characters are unreadable"
     if len(token_ids) >= _JUDGED_TOKENS and len(set(token_ids)) <= len(token_ids) // 8:
         return f"it repeats itself: {len(set(token_ids))} different tokens in an answer of {len(token_ids)}"
-    probability = math.exp(sum(logprobs) / len(logprobs))
+    probability = math.exp(sum(logprobs) / len(logprobs)) if logprobs else 1.0
     if probability < _LEAST_PROBABILITY:
         return f"it guesses: it gave its own likeliest tokens a probability of {probability:.2g} each"
     if len(set(re.findall(r"\w+", text.lower())) & set(_WORDS)) < 2:

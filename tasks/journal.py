@@ -1,11 +1,13 @@
 """The run's directory: what has durably happened, in files that are complete or absent.
 
-    config.json lease.json          resolved configuration, versions; who works on the run now
+    config.json lease.json end.json resolved configuration, versions; who works on the run now; how it ended last
     steps/step_000012/              groups.parquet groups_refill_1.parquet rewards.json batch.parquet scores.parquet
                                     advantages.json update.json sync.json fidelity.json trials.parquet record.json
+                                    first_step.json (the first step only)
     evals/step_000010/              groups.parquet snapshots.json trials.parquet record.json
     trials/step_000012/<session>/   trial.json rollout.parquet trajectory.json patch.json patch.diff verdict.json
     checkpoints/global_step_10/     learner shards, a marker written last
+    exports/global_step_10/         of a run that was pruned: its weights in Hugging Face format
     logs/<exp>.log  logs/<exp>_vllm.log
 
 A writer writes to a temporary name, syncs it to disk and renames it. Of a trial's files trial.json is written last: a

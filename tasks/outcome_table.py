@@ -51,4 +51,4 @@ def _spoiled(trial: StoredTrial) -> str | None:
         return "not_graded"
     if trial.verdict.status is Status.INFRA_ERROR:
         return "verifier_infra_error"
-    return None if trial.record["trained_segments"] else "nothing_sampled"
+    return None if trial.has_answers else "nothing_sampled"

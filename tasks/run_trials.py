@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from prefect import task
 
 from harness.budgets import BudgetConfig
+from harness.endpoint import Endpoint, EndpointConfig, open_endpoint
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
 from harness.proxy.tool_calls import ToolReader
@@ -19,7 +22,7 @@ from harness.reaper import reaping
 from harness.sandbox import SandboxConfig, require_isolation
 from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
-from harness.trial import TrialSpec, new_session_id, run_trial_with_retries
+from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
 from tasks.draw import Group, groups_path, read_groups
 from tasks.groups import task_group
 from tasks.policy import staged
@@ -45,11 +48,13 @@ async def run_trials(
     concurrency: int,
     infra_attempts: int,
     refill: int = 0,
+    endpoint: EndpointConfig | None = None,
 ) -> dict[str, Any]:
     """Run the trials of a round that have not ended yet. Returns counts of outcomes and the seconds taken.
 
     Only those of the groups that the round began with, or of those that refill `refill` added. Policy weights must be
-    those after step `step - 1`, or after `step` for an evaluation; the caller has synced them.
+    those after step `step - 1`, or after `step` for an evaluation; the caller has synced them. With `endpoint` the
+    policy is what it serves, and the run needs no replicas; where it tells no tokens, trials leave none.
     """
     started = time.monotonic()
     require_isolation(sandbox)
@@ -61,10 +66,8 @@ async def run_trials(
     missing = missing_trials(groups, Counter(trial.group_id for trial in ended))
     total = sum(group.attempts for group in groups)
     limit = asyncio.Semaphore(concurrency)
-    policy = ReplicaPool.attach(run.name)
-    codec, tools = await asyncio.to_thread(_voices, model, serving.tool_call_parser, serving.reasoning_parser)
 
-    async def one(group: Group, proxy: ProxyServer) -> None:
+    async def one(group: Group, served: Served, proxy: ProxyServer) -> None:
         queued = time.monotonic()
         async with limit:
             spec = TrialSpec(
@@ -75,7 +78,9 @@ async def run_trials(
             result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, budgets, attempts=infra_attempts)
             if result.outcome is Outcome.INFRA_ERROR:
                 # a dead engine is no property of this trial: fail the stage, so that a restart runs the trial again
-                await policy.require_serving()
+                await served.policy.require_serving()
+            if isinstance(served.policy, Endpoint):
+                as_told(result, served.policy)
             await asyncio.to_thread(store_trial, folder / result.spec.session_id, result)
             outcomes[result.outcome] += 1
             emit(Event("trials", label, done=sum(outcomes.values()), total=total))
@@ -84,12 +89,47 @@ async def run_trials(
     with owned_by(project=run.project, run=run.experiment):
         async with (
             reaping(sandbox),
-            ProxyServer(policy, codec, serving.window, tools=tools) as proxy,
+            _served(run, model, serving, endpoint) as served,
+            ProxyServer(served.policy, served.codec, served.window, tools=served.tools) as proxy,
             task_group() as trials,
         ):
             for group in missing:
-                trials.create_task(one(group, proxy))
+                trials.create_task(one(group, served, proxy))
     return {"outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome}, "seconds": time.monotonic() - started}
+
+
+@dataclass(frozen=True)
+class Served:
+    """The policy of a round's trials, with what turns messages into its tokens and back."""
+
+    policy: ReplicaPool | Endpoint
+    codec: ChatCodec
+    tools: ToolReader
+    window: int
+
+
+@asynccontextmanager
+async def _served(
+    run: RunRef, model: Path, serving: ServingConfig, endpoint: EndpointConfig | None
+) -> AsyncIterator[Served]:
+    """The run's replicas, or the endpoint."""
+    parsers = serving.tool_call_parser, serving.reasoning_parser
+    if endpoint is None:
+        policy = ReplicaPool.attach(run.name)
+        codec, tools = await asyncio.to_thread(_voices, model, *parsers)
+        yield Served(policy, codec, tools, serving.window)
+        return
+    async with open_endpoint(endpoint, *parsers) as opened:
+        yield Served(opened, opened.codec, opened.tools, opened.window)
+
+
+def as_told(result: TrialResult, endpoint: Endpoint) -> None:
+    """Of a trial behind an endpoint, add what the endpoint counted, and take away the records that are no tokens."""
+    if (usage := endpoint.usage.pop(result.spec.session_id, None)) is not None:
+        result.counters |= usage.counters()
+    if not endpoint.has_tokens:
+        result.rollouts = []
+        result.counters["tokens_unknown"] = 1
 
 
 def missing_trials(groups: Sequence[Group], ended: Mapping[str, int]) -> list[Group]:

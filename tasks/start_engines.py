@@ -13,6 +13,7 @@ from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
 from trainer.placement import find_all
+from trainer.serving.colocated import check_colocation
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 
@@ -29,11 +30,25 @@ async def start_engines(
     """Boot learner and replicas, or find those that are up."""
     started = time.monotonic()
     emit(Event("note", "", "starting the learner (DeepSpeed ZeRO-3) and the engine (vLLM)"))
-    await asyncio.gather(
-        LearnerGroup.start(run.name, model, learner, algorithm, plugins),
-        ReplicaPool.start(run.name, model, serving, learner.gpus_per_rank, run.engine_log_file),
-    )
+    ranks = LearnerGroup.start(run.name, model, learner, algorithm, plugins)
+    if serving.colocated:
+        await _start_in_turn(run, model, serving, learner, await ranks)
+    else:
+        await asyncio.gather(
+            ranks, ReplicaPool.start(run.name, model, serving, learner.gpus_per_rank, run.engine_log_file)
+        )
     emit(Event("note", "", f"engines are up after {time.monotonic() - started:.0f} s"))
+
+
+async def _start_in_turn(
+    run: RunRef, model: Path, serving: ServingConfig, learner: LearnerConfig, ranks: LearnerGroup
+) -> None:
+    """Boot the replicas where the ranks are, which leave the GPUs first: vLLM claims its share of them at boot."""
+    check_colocation(serving, learner)
+    if not find_all(f"{run.name}/replica") and await ranks.resident():
+        await ranks.offload()
+    devices = await ranks.devices()
+    await ReplicaPool.start(run.name, model, serving, learner.gpus_per_rank, run.engine_log_file, devices)
 
 
 async def stop_engines(run: RunRef) -> None:

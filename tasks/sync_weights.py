@@ -1,5 +1,6 @@
 """Stage 7 of a step: the replicas serve the new weights, verified."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -8,14 +9,16 @@ from prefect import task
 from tasks.journal import JournalError, write_json
 from tasks.policy import staged
 from tasks.run import RunRef
+from trainer.colocation import replicas_turn
 from trainer.learner.group import LearnerGroup
+from trainer.serving.buckets import WeightSyncError
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 
 
 @task(**staged("sync_weights"))
 async def sync_weights(run: RunRef, label: str, step: int, serving: ServingConfig) -> dict[str, Any]:
-    """Bring the replicas to weight version `step`. Returns version, fingerprint and seconds."""
+    """Bring the replicas to weight version `step`. Returns version, fingerprint, seconds and metrics."""
     done = await bring_to_version(run, step, serving)
     write_json(run.journal.stage_dir(label) / "sync.json", done)
     return done
@@ -24,16 +27,39 @@ async def sync_weights(run: RunRef, label: str, step: int, serving: ServingConfi
 async def bring_to_version(run: RunRef, version: int, serving: ServingConfig) -> dict[str, Any]:
     """Sync the learner's weights to all replicas, unless they serve that version already.
 
+    Replicas that share the learner's GPUs are awake afterwards, and the learner is offloaded.
+
     Raises:
         JournalError: the learner is at another version.
+        WeightSyncError: the sync did not end in time, or replicas hold other weights; they serve nothing then.
     """
     started = time.monotonic()
     learner, replicas = LearnerGroup.attach(run.name), ReplicaPool.attach(run.name)
     updates = await learner.updates()
     if updates != version:
         raise JournalError(f"weight version {version} was to be served, but the learner has applied {updates} updates")
-    fingerprint = None
-    if version == 0 or any(have != version for have in await replicas.versions()):
-        fingerprint = await learner.send_weights(version, replicas.actors, serving.dtype, serving.bucket_mib * 2**20)
+    fingerprint: str | None = None
+
+    async def sync() -> None:
+        nonlocal fingerprint
+        fingerprint = await _in_time(learner.send_weights(version, replicas.actors, serving), version, serving)
+
+    due = version == 0 or any(have != version for have in await replicas.versions())
+    metrics: dict[str, float] = {}
+    if serving.colocated:
+        metrics = await replicas_turn(learner, replicas, sync if due else None)
+    elif due:
+        await sync()
     await replicas.require_version(version)
-    return {"version": version, "fingerprint": fingerprint, "seconds": time.monotonic() - started}
+    seconds = time.monotonic() - started
+    return {"version": version, "fingerprint": fingerprint, "seconds": seconds, "metrics": metrics}
+
+
+async def _in_time(sync: Any, version: int, serving: ServingConfig) -> str:
+    try:
+        return str(await asyncio.wait_for(sync, serving.sync_timeout))
+    except TimeoutError:
+        raise WeightSyncError(
+            f"version {version} was not there after serving.sync_timeout of {serving.sync_timeout:g} s; "
+            "see the logs of learner and replicas, or raise the limit"
+        ) from None

@@ -20,6 +20,8 @@ from trainer.rollout import Outcome
 
 TAG = "testgrad"
 _PREVIEW_CHARS = 200
+_STAGES = {"eval": "evaluation", "collect": "collection"}
+"""What a round is for, by how its label begins; training if by none of these."""
 
 
 class TracingConfig(BaseModel):
@@ -32,14 +34,20 @@ class TracingConfig(BaseModel):
     max_chars: int = Field(4000, ge=100, description="Characters of one message that a span keeps")
 
 
-def trace_trials(run: RunRef, label: str, step: int, config: TracingConfig) -> int:
-    """Trace a sample of a step's trials, those left out that are traced already. Returns how many were written."""
+def trace_trials(run: RunRef, label: str, step: int, config: TracingConfig, tracker: Tracker | None = None) -> int:
+    """Trace a sample of a step's trials, those left out that are traced already. Returns how many were written.
+
+    They are searched for by tag: `testgrad.task`, `.step`, `.outcome`, `.reward`, `.verdict`, `.stage` and others.
+
+    Args:
+        tracker: The MLflow run that they are entered in, that of the training run if not given.
+    """
     if not config.max_per_step or not config.fraction:
         return 0
     chosen = choose([load_trial(folder) for folder in run.journal.trials(label)], config)
     if not chosen:
         return 0
-    tracker = Tracker.open(run)
+    tracker = tracker or Tracker.open(run)
     key = f"{run.name}-{run.nonce}"
     known = tracker.find_traces({f"{TAG}.run": key, f"{TAG}.step": str(step)})
     experiment_id = tracker.experiment_id
@@ -47,6 +55,9 @@ def trace_trials(run: RunRef, label: str, step: int, config: TracingConfig) -> i
     for trial in missing:
         tags = {"run": key, "step": str(step), "session": trial.session_id, "group": trial.group_id}
         tags |= {"task": str(trial.record["task_id"]), "outcome": str(trial.outcome)}
+        tags |= {"stage": _STAGES.get(label.partition("_")[0], "training")}
+        if trial.verdict is not None:
+            tags |= {"reward": f"{trial.verdict.reward:g}", "verdict": str(trial.verdict.status)}
         tags = {f"{TAG}.{name}": value for name, value in tags.items()}
         _write(tracker, experiment_id, trial, _trace_id(key, trial), tags, config)
     return len(missing)

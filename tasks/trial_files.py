@@ -36,6 +36,12 @@ class StoredTrial:
     def outcome(self) -> Outcome:
         return Outcome(self.record["outcome"])
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether the policy came to speak. Behind an endpoint it may have, without a token that could be kept."""
+        unknown = self.record.get("counters", {}).get("tokens_unknown")
+        return bool(self.record["turns"] if unknown else self.record["trained_segments"])
+
     def rollouts(self) -> list[Rollout]:
         """The token records of the segments that are trained; none if the policy sampled nothing."""
         path = self.folder / "rollout.parquet"

@@ -20,7 +20,8 @@ async def update_policy(run: RunRef, label: str, step: int, temperature: float) 
     if known is not None:
         # recovery has replayed it before the step began
         return known
-    record = await LearnerGroup.attach(run.name).update(step, path / "batch.parquet", temperature)
-    done = record.to_json() | {"seconds": time.monotonic() - started}
+    learner = LearnerGroup.attach(run.name)
+    record = await learner.update(step, path / "batch.parquet", temperature)
+    done = record.to_json() | {"seconds": time.monotonic() - started, "ranks": len(learner.actors)}
     write_json(path / "update.json", done)
     return done

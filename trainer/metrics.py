@@ -15,7 +15,7 @@ def throughput(metrics: Mapping[str, float], devices: int) -> dict[str, float]:
     """Tokens of the batch by time, from a step's other metrics; nothing for an empty batch.
 
     `perf/throughput` is tokens per second and device over the whole step, `timing_per_token_ms/gen` milliseconds per
-    sampled token, `timing_per_token_ms/update_actor` per token of the batch.
+    sampled token, `timing_per_token_ms/update_actor` and those of other stages of the learner per token of the batch.
     """
     total, step = metrics.get("perf/total_num_tokens", 0.0), metrics["timing_s/step"]
     if not total:
@@ -25,7 +25,11 @@ def throughput(metrics: Mapping[str, float], devices: int) -> dict[str, float]:
         "perf/time_per_step": step,
         "perf/throughput": total / step / devices,
         "timing_per_token_ms/gen": 1000 * metrics["timing_s/gen"] / sampled,
-        "timing_per_token_ms/update_actor": 1000 * metrics["timing_s/update_actor"] / total,
+        **{
+            f"timing_per_token_ms/{stage}": 1000 * metrics[f"timing_s/{stage}"] / total
+            for stage in ("score", "update_critic", "update_actor")
+            if f"timing_s/{stage}" in metrics
+        },
     }
 
 

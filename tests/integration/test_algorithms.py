@@ -42,7 +42,7 @@ async def test_a_critic_is_trained_saved_and_restored(models: dict[str, Path], t
             table = await scored(group, batch, ["values"], step - 1)
             losses.append((await group.update(step, table, 1.0)).metrics["critic/vf_loss"])
             if step == 2:
-                checkpoint = await group.save(tmp_path / "checkpoints")
+                checkpoint = await group.save(tmp_path / "checkpoints", 2)
                 values = await group.score(batch, ["values"], 1.0, updates=2)
         assert losses[0] == pytest.approx(0.5, rel=1e-6), "a fresh critic says 0, and all returns are 1"
         assert losses[2] < losses[1] < losses[0]

@@ -55,7 +55,7 @@ async def test_update_moves_every_tensor_once_and_says_so(models: dict[str, Path
         assert await group.updates() == 1
         with pytest.raises(Exception, match="asked for update 3"):
             await group.update(3, batch, 1.0)
-        path = await group.save(tmp_path / "checkpoints")
+        path = await group.save(tmp_path / "checkpoints", 1)
         base = AutoModelForCausalLM.from_pretrained(models["untied"])
         exported = export_checkpoint(path, tmp_path / "exported")
         moved = AutoModelForCausalLM.from_pretrained(exported)

@@ -29,12 +29,13 @@ def metrics_of(journal: Journal, step: int) -> dict[str, float]:
 
 def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config: Path, root: Path) -> None:
     before = shared_memory()
-    assert testgrad("up", root=root).returncode == 0
+    assert testgrad("up", "--servers-only", root=root).returncode == 0
     try:
         first = testgrad("train", run_config, root=root)
         assert first.returncode == 0, first.stdout + first.stderr
         services = json.loads((root / "services" / "services.json").read_text())
         _assert_prefect_shows_the_run(services)
+        _assert_the_first_step_was_judged(services, first.stdout, Journal(root / "test" / "run"))
         _assert_mlflow_shows_the_run(root)
     finally:
         assert testgrad("down", root=root).returncode == 0
@@ -55,7 +56,9 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
     assert second.returncode == 0, second.stdout + second.stderr
     assert "replaying update 2 of 2" in second.stdout
     assert journal.finished_steps() == [1, 2, 3]
+    assert sorted(path.name for path in journal.checkpoints.iterdir()) == ["global_step_2", "global_step_3"]
     assert trials.items() <= _trials(journal).items()
+    assert _state(root, "test/run") == "finished"
     lines = (journal.root / "logs" / "run.log").read_text().splitlines()
     assert [line.split(" ")[0] for line in lines] == ["step:1", "step:2", "step:3"]
     _assert_traces(root, {"1": 4, "2": 4, "3": 4})
@@ -69,6 +72,21 @@ def _assert_prefect_shows_the_run(services: dict) -> None:
     assert {"train-test-run", "step-1", "step-2", "evaluate-0", "evaluate-2"} <= names
     tasks = {run["name"] for run in httpx.post(f"{api}/task_runs/filter", json={}).json()}
     assert {"run_trials step_000001", "verify_trials step_000001", "update_policy step_000002"} <= tasks
+
+
+def _assert_the_first_step_was_judged(services: dict, said: str, journal: Journal) -> None:
+    """Told, kept and entered in Prefect; engine and trainer agree, whatever a random model earns."""
+    verdict = journal.stage("step_000001", "first_step.json")
+    levels = {entry["field"]: entry["level"] for entry in verdict["findings"]}
+    assert levels["training/rollout_actor_probs_pearson_corr"] == levels["actor/lr"] == levels["trials"] == "OK"
+    assert f"first step: {verdict['verdict']}" in said and "✓ OK    rate" in said
+    api = f"http://127.0.0.1:{services['servers']['prefect']['port']}/api"
+    (artifact,) = httpx.post(f"{api}/artifacts/filter", json={"artifacts": {"key": {"any_": ["first-step"]}}}).json()
+    assert len(json.loads(artifact["data"])) == len(verdict["findings"])
+
+
+def _state(root: Path, run: str) -> str:
+    return json.loads(testgrad("status", run, "--json", root=root).stdout)["state"]
 
 
 def _assert_mlflow_shows_the_run(root: Path) -> None:
@@ -113,10 +131,12 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_confi
     for path in TEMPORARY.iterdir():
         shutil.rmtree(path, ignore_errors=True)  # its guardian may be at the same
     kept = _trials(journal)
+    assert _state(root, "test/interrupted") == "dead"
 
     assert _interrupt(run_config, root, options, journal, signal.SIGINT, trials=len(kept) + 1) == 130
     assert not leftover_processes() and not leftover_files() and shared_memory() <= before
     assert kept.items() <= _trials(journal).items()
+    assert _state(root, "test/interrupted") == "stopped"
     kept = _trials(journal)
 
     again = testgrad("train", run_config, *options, root=root)
@@ -186,7 +206,7 @@ def test_another_algorithm_then_export_and_eval_of_its_checkpoint(run_config: Pa
     _assert_every_stage_ran(Journal(root / "test" / "exported"))
     checkpoint = root / "test" / "exported" / "checkpoints" / "global_step_1"
     exported = subprocess.run(
-        command("export", checkpoint, tmp_path / "model", root=root)[:-2],
+        command("export", checkpoint, "-o", tmp_path / "model", root=root),
         env=environment(),
         capture_output=True,
         text=True,

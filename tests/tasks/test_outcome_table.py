@@ -1,10 +1,12 @@
 """Infrastructure apart from failure."""
 
-from support.journals import make_result, make_run, write_trial
+import pytest
+from support.journals import make_result, make_run, make_verdict, write_trial
 
 from harness.verifier.verdict import Status
 from tasks.assemble_batch import filter_trials
 from tasks.outcome_table import INFRASTRUCTURE, outcome_table
+from tasks.trial_files import StoredTrial
 from trainer.rollout import Outcome
 
 
@@ -45,3 +47,13 @@ def test_each_trial_is_in_one_place_and_what_is_not_scored_is_infrastructure(tmp
     assert set(table["infrastructure"]) <= set(INFRASTRUCTURE)
     scored, _ = filter_trials(trials)
     assert len(scored) == 2 + 4
+
+
+@pytest.mark.parametrize(("turns", "reason"), [(2, None), (0, "nothing_sampled")])
+def test_a_trial_behind_an_endpoint_counts_by_what_was_said(tmp_path, turns, reason):
+    """It has no token that could be trained on, and is scored all the same."""
+    record = make_result("s").to_json() | {"trained_segments": 0, "turns": turns, "counters": {"tokens_unknown": 1}}
+    trial = StoredTrial(tmp_path, record, make_verdict(Status.PASSED))
+    scored, reasons = filter_trials([trial])
+    assert list(reasons) == ([reason] if reason else []) and len(scored) == (reason is None)
+    assert outcome_table([trial], 1)["infrastructure"] == ({reason: 1} if reason else {})

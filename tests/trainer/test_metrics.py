@@ -34,5 +34,14 @@ def test_throughput_is_by_token():
     }  # fmt: skip
 
 
+def test_stages_of_the_learner_that_took_place_are_counted_by_token():
+    metrics = {
+        "perf/total_num_tokens": 1000.0, "batch/rollouts": 10.0, "response_length/mean": 20.0, "timing_s/step": 10.0,
+        "timing_s/gen": 4.0, "timing_s/update_actor": 5.0, "timing_s/update_critic": 2.0, "timing_s/score": 1.0,
+    }  # fmt: skip
+    found = throughput(metrics, devices=1)
+    assert found["timing_per_token_ms/update_critic"] == 2.0 and found["timing_per_token_ms/score"] == 1.0
+
+
 def test_an_empty_batch_has_no_throughput():
     assert throughput({"timing_s/step": 10.0, "perf/total_num_tokens": 0.0}, devices=1) == {}

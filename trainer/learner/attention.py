@@ -9,12 +9,24 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Bool
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from trainer.learner.packing import Span
 
 NAME = "testgrad_packed"
+
+
+def visible(spans: Sequence[Span]) -> Bool[torch.Tensor, "T T"]:
+    """True where a token (row) sees another (column). The definition; nothing that trains ever makes this mask."""
+    tokens = spans[-1].end
+    mask = torch.zeros(tokens, tokens, dtype=torch.bool)
+    for span in spans:
+        length = span.end - span.start
+        mask[span.start : span.end, span.start : span.end] = torch.ones(length, length, dtype=torch.bool).tril()
+        mask[span.start : span.end, span.prefix_start : span.prefix_end] = True
+    return mask
 
 
 def packed_attention(

@@ -13,66 +13,92 @@ from torch.autograd.function import once_differentiable
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
-    """log p[target] of p = softmax(hidden @ weight.T / temperature), the entropy of p and its sum of squares.
+    """log p[target] of p = softmax(hidden @ weight.T / temperature), and of p its entropy, its sum of squares, and
+    whether target is its largest. The last two have no gradient.
 
-    Chunk by chunk, recomputed in backward. The sum of squares has no gradient.
+    Forward goes token by token, `chunk` at a time. Backward computes the same logits again, but goes vocabulary by
+    vocabulary: the gradient of a part of the weight is then done at once, not summed up over chunks.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, temperature: float, chunk: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         logprobs = torch.empty(len(target), dtype=torch.float32, device=hidden.device)
-        entropy = torch.empty_like(logprobs)
-        squares = torch.empty_like(logprobs)
+        entropy, squares, top1 = (torch.empty_like(logprobs) for _ in range(3))
         normaliser = torch.empty_like(logprobs)
         for start in range(0, len(target), chunk):
             part = slice(start, start + chunk)
-            logits = (hidden[part] @ weight.t()).float().div_(temperature)
-            lse = torch.logsumexp(logits, -1)
+            logits = _logits(hidden[part], weight, temperature)
+            largest = logits.amax(-1)
+            powers = (logits - largest[:, None]).exp_()
+            total = powers.sum(-1)
+            lse = largest + total.log()
+            taken = logits.gather(-1, target[part, None])[:, 0]
             normaliser[part] = lse
-            logprobs[part] = logits.gather(-1, target[part, None])[:, 0] - lse
-            probs = (logits - lse[:, None]).exp_()
-            squares[part] = (probs[:, None, :] @ probs[:, :, None]).flatten()
-            entropy[part] = lse - probs.mul_(logits).sum(-1)
+            logprobs[part] = taken - lse
+            top1[part] = (taken >= largest).float()
+            entropy[part] = lse - _dot(powers, logits) / total
+            squares[part] = _dot(powers, powers) / total.square()
+            # else they would stand beside those of the next chunk
+            del logits, powers
         ctx.save_for_backward(hidden, weight, target, normaliser, entropy)
         ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.mark_non_differentiable(squares)
+        ctx.mark_non_differentiable(squares, top1)
         ctx.set_materialize_grads(False)
-        return logprobs, entropy, squares
+        return logprobs, entropy, squares, top1
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad: torch.Tensor | None, entropy_grad: torch.Tensor | None, _squares_grad: None
-    ) -> tuple[Any, ...]:
+        ctx: Any, grad: torch.Tensor | None, entropy_grad: torch.Tensor | None, *_none: None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
         hidden, weight, target, normaliser, entropy = ctx.saved_tensors
+        wants_hidden, wants_weight = ctx.needs_input_grad[:2]
+        tokens, vocabulary = len(target), len(weight)
         grad = torch.zeros_like(normaliser) if grad is None else grad / ctx.temperature
         entropy_grad = None if entropy_grad is None else entropy_grad / ctx.temperature
-        grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-        for start in range(0, len(target), ctx.chunk):
-            part = slice(start, start + ctx.chunk)
-            logits = (hidden[part] @ weight.t()).float().div_(ctx.temperature)
-            logp = logits.sub_(normaliser[part, None])
+        grad_hidden = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight) if wants_weight else None
+        # with what is made of them no more than forward has at a time
+        size = max(ctx.chunk * vocabulary // max(2 * tokens, 1), 1)
+        for start in range(0, vocabulary if tokens else 0, size):
+            part = slice(start, start + size)
+            logp = _logits(hidden, weight[part], ctx.temperature).sub_(normaliser[:, None])
             if entropy_grad is None:
                 # d log p[target] / d logits = onehot(target) - p
-                dlogits = logp.exp_().mul_(-grad[part, None])
+                dlogits = logp.exp_().mul_(-grad[:, None])
             else:
                 # d entropy / d logits = -p (log p + entropy)
-                dlogits = (logp + entropy[part, None]).mul_(-entropy_grad[part, None])
-                dlogits = dlogits.sub_(grad[part, None]).mul_(logp.exp_())
-            dlogits.scatter_add_(-1, target[part, None], grad[part, None])
+                dlogits = (logp + entropy[:, None]).mul_(-entropy_grad[:, None])
+                dlogits = dlogits.sub_(grad[:, None]).mul_(logp.exp_())
+            here = ((target >= start) & (target < start + size)).nonzero()[:, 0]
+            dlogits[here, target[here] - start] += grad[here]
+            del logp
             dlogits = dlogits.to(hidden.dtype)
-            grad_hidden[part] = dlogits @ weight
-            grad_weight += dlogits.t() @ hidden[part]
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+            if grad_hidden is not None:
+                grad_hidden += dlogits @ weight[part]
+            if grad_weight is not None:
+                torch.mm(dlogits.t(), hidden, out=grad_weight[part])
+            del dlogits
+        return None if grad_hidden is None else grad_hidden.to(hidden.dtype), grad_weight, None, None, None
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
+    logits = (hidden @ weight.t()).float()
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Row by row, without a third array of their size."""
+    return (left[:, None, :] @ right[:, :, None]).flatten()
 
 
 class LogProbHead(nn.Module):
     """An output head that returns log-probs [.., N, 1] of the tokens set by `aim`, instead of logits.
 
-    Of the last pass it also keeps `entropy` [N], in nats, with its gradient, and `sum_pi_squared` [N], without one.
+    Of the last pass it also keeps `entropy` [N], in nats, with its gradient, and without one `sum_pi_squared` [N] and
+    `top1` [N], 1 where the token is the likeliest of all.
     """
 
     def __init__(self, head: nn.Linear, chunk: int) -> None:
@@ -85,6 +111,7 @@ class LogProbHead(nn.Module):
         self._temperature = 1.0
         self.entropy: Float[torch.Tensor, " N"] | None = None
         self.sum_pi_squared: Float[torch.Tensor, " N"] | None = None
+        self.top1: Float[torch.Tensor, " N"] | None = None
 
     def aim(self, target: Int[torch.Tensor, " N"], temperature: float) -> None:
         """Say which tokens the next pass scores, at the temperature they were sampled with."""
@@ -95,7 +122,7 @@ class LogProbHead(nn.Module):
             raise ValueError(
                 f"hidden states {tuple(hidden.shape)} for targets {None if self._target is None else len(self._target)}"
             )
-        logprobs, self.entropy, self.sum_pi_squared = _ChunkedLogProbs.apply(
+        logprobs, self.entropy, self.sum_pi_squared, self.top1 = _ChunkedLogProbs.apply(
             hidden[0], self.weight, self._target, self._temperature, self.chunk
         )
         return logprobs[None, :, None]

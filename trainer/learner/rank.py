@@ -1,36 +1,50 @@
 """One ZeRO-3 rank: a Ray actor that holds a shard of the policy and applies updates, each exactly once."""
 
-from collections.abc import Iterable, Sequence
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from trainer.algorithms.aggregation import GlobalCounts, aggregate
 from trainer.algorithms.config import AlgorithmConfig
-from trainer.algorithms.policy_losses.base import LossInputs
-from trainer.algorithms.registry import KL_ESTIMATORS, POLICY_LOSSES, load_builtin
-from trainer.algorithms.rollout_correction.correct import correct
-from trainer.algorithms.value_loss import value_loss
+from trainer.algorithms.registry import load_builtin
 from trainer.batch import read_train_batch
 from trainer.learner import checkpoint as checkpoints
 from trainer.learner.config import LearnerConfig
-from trainer.learner.engine import PackedModel, build_critic, build_policy, build_reference, init_process_group
-from trainer.learner.packing import PackedRow, dummy_row, pack_rows, split_over_ranks
-from trainer.learner.samples import TrainSample, mini_batches, read_samples
+from trainer.learner.critic_update import CriticUpdate
+from trainer.learner.engine import build_critic, build_policy, build_reference, init_process_group
+from trainer.learner.errors import LearnerError
+from trainer.learner.layout import adapter_layout
+from trainer.learner.lora.adapters import scaling_of
+from trainer.learner.lora.reference import LoraBase
+from trainer.learner.measures import memory_metrics, seqlen_metrics, speed_metrics
+from trainer.learner.moe.replay import require_records, routing_metrics
+from trainer.learner.packed_model import PackedModel
+from trainer.learner.policy_update import PolicyUpdate
+from trainer.learner.probe import measure
+from trainer.learner.rendezvous import meet, open_store, reach_store
+from trainer.learner.residency import Residency
+from trainer.learner.samples import mini_batches, read_samples
+from trainer.learner.schedule import lr_factor
+from trainer.learner.scoring import score_samples
 from trainer.learner.totals import Totals
-from trainer.learner.weights import full_tensors, largest_tensor_bytes
+from trainer.learner.weights import WeightSource
+from trainer.serving.adapters import send_adapters
 from trainer.serving.buckets import TensorRecord, fingerprint
-from trainer.serving.sender import ReplicaActors, send_weights
+from trainer.serving.config import ServingConfig
+from trainer.serving.memory import memory_used
+from trainer.serving.transports import WeightSender
 
+__all__ = ["LearnerError", "LearnerRank", "UpdateRecord"]
 
-class LearnerError(RuntimeError):
-    """The learner was asked for an update that does not follow from its state, or cannot be what it claims."""
+_HALFWAY = -1
+"""The number of updates while one is applied, and after it failed."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +76,15 @@ class LearnerRank:
             importlib.import_module(plugin)
         self.rank, self.config, self.algorithm = rank, config, algorithm
         self.updates = 0
+        self._sender = WeightSender(rank)
+        self._residency = Residency()
         self._record: UpdateRecord | None = None
         self._reference: PackedModel | None = None
         self._critic: PackedModel | None = None
-        self._select = POLICY_LOSSES[algorithm.policy_loss].options.get("select")
 
     def open_store(self, address: str) -> tuple[str, int]:
-        """Rank 0: the store where ranks meet, on a port that the kernel picks."""
-        self._store = torch.distributed.TCPStore(
-            address, 0, self.config.ranks, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60)
-        )
+        """Rank 0: open the store where ranks meet. Returns where the others find it."""
+        self._store = open_store(address, self.config.ranks)
         return address, self._store.port
 
     def address(self) -> str:
@@ -82,52 +95,87 @@ class LearnerRank:
 
         return str(ray.util.get_node_ip_address())
 
-    def boot(self, model_path: str, address: str, port: int) -> None:
-        """Join the group and load the policy."""
+    def meet(self, address: str, port: int) -> None:
+        """Come to the store, and wait for the others.
+
+        Raises:
+            RendezvousError: it is not there, or they do not come.
+        """
         if self.rank:
-            timeout = timedelta(seconds=60)
-            self._store = torch.distributed.TCPStore(address, port, self.config.ranks, is_master=False, timeout=timeout)
+            self._store = reach_store(address, port, self.config.ranks)
+        meet(self._store, self.rank, self.config.ranks)
+
+    def boot(self, model_path: str) -> None:
+        """Join the group and load the models."""
         init_process_group(self._store, self.rank, self.config)
         self._model_path = model_path
-        self._policy = build_policy(model_path, self.config)
+        self.adopt(build_policy(model_path, self.config))
         if self.algorithm.kl.place != "none":
-            self._reference = build_reference(model_path, self.config)
+            self._reference = LoraBase(self._policy) if self.config.lora else build_reference(model_path, self.config)
         if self.config.critic is not None:
-            self._critic = build_critic(model_path, self.config, self.config.critic)
+            self.adopt_critic(build_critic(model_path, self.config))
+
+    def adopt(self, policy: PackedModel) -> None:
+        """Train this policy."""
+        self._policy = policy
+        self._policy_update = PolicyUpdate(policy, self.rank, self.config, self.algorithm)
+
+    def adopt_critic(self, critic: PackedModel) -> None:
+        """Train this critic."""
+        self._critic = critic
+        self._critic_update = CriticUpdate(critic, self.rank, self.config, self.algorithm)
 
     def update(self, step: int, batch_path: str, temperature: float) -> UpdateRecord:
         """Apply update `step` from a batch. A repeated call for the last step returns its record.
 
         Raises:
-            LearnerError: the step does not follow the last one.
+            LearnerError: the step does not follow the last one, or gradients were not finite too often.
         """
         if step == self.updates and self._record is not None:
             return self._record
-        if step != self.updates + 1:
-            raise LearnerError(
-                f"asked for update {step}, but the weights are at {self.updates}; restore a checkpoint first"
-            )
-        samples = read_samples(read_train_batch(Path(batch_path)))
+        if step != self.updates + 1 or self.updates == _HALFWAY:
+            where = "in the middle of one that failed" if self.updates == _HALFWAY else f"at {self.updates}"
+            raise LearnerError(f"asked for update {step}, but the weights are {where}; restore a checkpoint first")
+        self._residency.require("update")
+        self._set_learning_rates(step)
+        samples = read_samples(read_train_batch(Path(batch_path)), routing=self.config.moe.replay)
+        replay = self._policy.replay
+        if replay is not None:
+            require_records(samples)
+            replay.forget()
         parts = mini_batches(samples, self.config.mini_batch_size)
         totals = Totals(self.algorithm.rollout_correction)
+        metrics: dict[str, float] = {}
+        # from here on weights change: an update that fails must not be applied once more on top
+        self.updates, self._record = _HALFWAY, None
         if self._critic is not None:
-            for mini_batch in parts * self.config.ppo_epochs:
-                self._train_critic(self._critic, mini_batch, totals)
-        work = [self._prepare(mini_batch) for mini_batch in parts]
-        if len(work) * self.config.ppo_epochs > 1 or self._select is not None:
-            # the policy that ratios compare with is the one before the first step, for all mini-batches and epochs
-            for part in work:
-                self._remember_old(part, temperature, seed=step)
-        for epoch in range(self.config.ppo_epochs):
-            for part in work:
-                self._train_policy(part, temperature, totals, measure=epoch == 0)
+            started = time.monotonic()
+            self._critic_update.train(parts, totals)
+            metrics["timing_s/update_critic"] = time.monotonic() - started
+        started = time.monotonic()
+        work = [self._policy_update.mini_batch(part) for part in parts]
+        self._policy_update.train(work, temperature, totals, seed=step)
+        metrics |= speed_metrics(self._policy, work, self.config, time.monotonic() - started)
         self.updates = step
-        metrics = totals.reduce(len(work) * self.config.ppo_epochs) | {
+        metrics |= totals.reduce(len(work) * self.config.ppo_epochs)
+        metrics |= routing_metrics(replay)
+        metrics |= seqlen_metrics(samples, work, self.config.ranks) | memory_metrics(self._policy.device)
+        metrics |= {
             "actor/lr": float(self._policy.engine.get_lr()[0]),
-            "actor/update_tokens": float(sum(len(s.token_ids) for s in samples if self._trains(s))),
+            "actor/update_tokens": float(sum(len(s.token_ids) for part in work for s in part.with_gradient)),
         }
         self._record = UpdateRecord(step, self.fingerprint(), metrics)
         return self._record
+
+    def _set_learning_rates(self, update: int) -> None:
+        config = self.config
+        rates = [(self._policy, config.lr, config.lr_warmup_steps)]
+        if self._critic is not None and config.critic is not None:
+            rates.append((self._critic, config.critic.lr, config.critic.lr_warmup_steps))
+        for model, lr, warmup in rates:
+            factor = lr_factor(update, config.lr_schedule, warmup, config.lr_total_steps, config.lr_min_ratio)
+            for group in model.engine.optimizer.param_groups:
+                group["lr"] = lr * factor
 
     def score(
         self, batch_path: str, columns: Sequence[str], temperature: float, updates: int
@@ -143,45 +191,59 @@ class LearnerRank:
             raise LearnerError(
                 f"asked to score with the weights after {updates} updates, but they are at {self.updates}"
             )
-        samples = read_samples(pq.read_table(batch_path))
-        found: dict[int, dict[str, np.ndarray]] = {sample.index: {} for sample in samples}
-        with torch.no_grad():
-            for row in self._rows_of_rank(samples):
-                for name, values in self._score_row(row, columns, temperature).items():
-                    for sample, part in zip(row.samples, _by_sample(row, values), strict=True):
-                        found[sample.index][name] = part.numpy()
-        merged: dict[int, dict[str, np.ndarray]] = {}
-        for part in _gather({index: values for index, values in found.items() if values}):
-            merged |= part
-        if self.rank or not samples:
-            return {}
-        return {name: np.concatenate([merged[sample.index][name] for sample in samples]) for name in columns}
+        self._residency.require("score")
+        samples = read_samples(pq.read_table(batch_path), routing=self.config.moe.replay)
+        models = {"policy": self._policy, "reference": self._reference, "critic": self._critic}
+        return score_samples(models, samples, columns, temperature, self.rank, self.config)
 
     def fingerprint(self) -> str:
         """Digest of all weights, names and types included; what a replica reports after a sync in this precision."""
+        self._residency.require("say its fingerprint")
         dtype = getattr(torch, self.config.dtype)
-        return fingerprint(
-            TensorRecord.of(name, tensor) for name, tensor in full_tensors(self._policy.engine, dtype, 2**26)
-        )
+        source = WeightSource(self._policy.engine, dtype, 2**26)
+        return fingerprint(TensorRecord.of(name, tensor) for name, tensor in source)
 
-    def send_weights(self, version: int, replicas: Sequence[Any], dtype: str, bucket_bytes: int) -> str | None:
+    def send_weights(self, version: int, replicas: Sequence[Any], serving: ServingConfig) -> str | None:
         """Sync the replicas to weight `version`. Returns, on rank 0, the fingerprint that they confirmed."""
-        wire = getattr(torch, dtype)
-        tensors = full_tensors(self._policy.engine, wire, bucket_bytes)
+        self._residency.require("send weights")
+        if self.config.lora is not None and self.config.lora.sync == "adapters":
+            return self._send_adapters(version, replicas, serving)
+        source = WeightSource(self._policy.engine, getattr(torch, serving.dtype), serving.portion_bytes)
+        return self._sender.send(source, replicas, version, serving, gpus=bool(self.config.gpus_per_rank))
+
+    def _send_adapters(self, version: int, replicas: Sequence[Any], serving: ServingConfig) -> str | None:
+        module = self._policy.engine.module
+        layout = adapter_layout(dict(module.named_parameters()))
+        source = WeightSource(self._policy.engine, getattr(torch, serving.dtype), serving.portion_bytes, layout)
         if self.rank == 0:
-            return send_weights(
-                tensors, ReplicaActors(replicas), version, largest_tensor_bytes(self._policy.engine, wire), bucket_bytes
-            )
-        for _ in tensors:
+            return send_adapters(source, replicas, version, scaling_of(module) or 1.0)
+        for _ in source:
             pass
         return None
 
-    def save(self, root: str) -> str:
-        """Write a checkpoint of the present weights and optimizer. Returns its folder."""
-        state = {"updates": self.updates}
+    def save(self, root: str, step: int, notes: Mapping[str, str]) -> str:
+        """Write a checkpoint of the weights after update `step`, with the run's `notes`. Returns its folder.
+
+        Raises:
+            LearnerError: the weights are at another update by now.
+            CheckpointError: it cannot be written.
+        """
+        if step != self.updates:
+            raise LearnerError(f"asked to save the weights after update {step}, but they are at {self.updates}")
+        self._residency.require("save")
+        checkpoint = checkpoints.Checkpoint(
+            path=Path(root) / f"global_step_{step}",
+            step=step,
+            ranks=self.config.ranks,
+            fingerprint=self.fingerprint(),
+            model_path=self._model_path,
+            dtype=self.config.dtype,
+            probe=measure(self._policy),
+            scaling=scaling_of(self._policy.engine.module),
+            notes=dict(notes),
+        )
         engines = {name: model.engine for name, model in self._trained_models().items()}
-        path = checkpoints.save(engines, Path(root), self.updates, self.fingerprint(), self._model_path, state)
-        return str(path)
+        return str(checkpoints.save(engines, checkpoint))
 
     def load(self, path: str) -> int:
         """Restore a checkpoint. Returns the number of updates it holds.
@@ -189,9 +251,10 @@ class LearnerRank:
         Raises:
             LearnerError: the restored weights are not the ones that were saved.
         """
+        self._residency.require("load")
         checkpoint = checkpoints.Checkpoint.open(Path(path))
-        engines = {name: model.engine for name, model in self._trained_models().items()}
-        self.updates = int(checkpoints.load(engines, checkpoint)["updates"])
+        checkpoints.load({name: model.engine for name, model in self._trained_models().items()}, checkpoint)
+        self.updates = checkpoint.step
         self._record = None
         restored = self.fingerprint()
         if restored != checkpoint.fingerprint:
@@ -204,170 +267,32 @@ class LearnerRank:
         """Number of updates applied."""
         return self.updates
 
+    def resident(self) -> bool:
+        """Whether weights and optimizer are on the device, where all work is done."""
+        return self._residency.resident
+
+    def offload(self) -> int:
+        """Leave the device to replicas. Returns the bytes of it that are still in use, by whomever."""
+        self._residency.offload(self._engines())
+        return memory_used()
+
+    def reload(self) -> int:
+        """Come back to the device. Returns bytes in use, as `offload` does."""
+        self._residency.reload(self._engines())
+        return memory_used()
+
+    def device(self) -> tuple[str, str]:
+        """Ray's id of this node, and the GPUs of it that this rank sees."""
+        import ray
+
+        return ray.get_runtime_context().get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+    def _engines(self) -> list[Any]:
+        """Those of all models, frozen ones too."""
+        engines = [model.engine for model in self._trained_models().values()]
+        if self._reference is not None and self._reference.engine is not self._policy.engine:
+            engines.append(self._reference.engine)
+        return engines
+
     def _trained_models(self) -> dict[str, PackedModel]:
         return {"policy": self._policy} | ({"critic": self._critic} if self._critic else {})
-
-    def _trains(self, sample: TrainSample) -> bool:
-        """Whether a rollout has a gradient. One without counts in the normaliser, but need not be computed."""
-        pulls = self.algorithm.kl.in_loss or self.algorithm.entropy_coeff > 0
-        return sample.trained_tokens > 0 and (pulls or sample.has_signal)
-
-    def _prepare(self, samples: Sequence[TrainSample]) -> "_Work":
-        rows = self._rows_of_rank([sample for sample in samples if self._trains(sample)])
-        return _Work(samples, rows, _count(samples))
-
-    def _rows_of_rank(self, samples: Sequence[TrainSample]) -> list[PackedRow]:
-        """This rank's rows; as many as every other rank has, for each row is a chain of collectives."""
-        if not samples:
-            return []
-        shares = split_over_ranks(pack_rows(samples, self.config.micro_batch_tokens), self.config.ranks)
-        most = max(len(share) for share in shares)
-        mine = shares[self.rank]
-        return mine + [dummy_row(samples[0])] * (most - len(mine))
-
-    def _remember_old(self, work: "_Work", temperature: float, seed: int) -> None:
-        """Keep the log-probs of the present policy, and what the loss selects by them over the whole mini-batch."""
-        with torch.no_grad():
-            old = [self._policy.forward(row, temperature) for row in work.rows]
-        work.old_logprobs = list(old)
-        if self._select is None:
-            return
-        mine = {
-            sample.index: part.cpu()
-            for row, values in zip(work.rows, old, strict=True)
-            for sample, part in zip(row.samples, _by_sample(row, values), strict=True)
-        }
-        everywhere: dict[int, torch.Tensor] = {}
-        for part in _gather(mine):
-            everywhere |= part
-        known = [sample for sample in work.samples if sample.index in everywhere]
-        if not known:
-            return
-        advantages = torch.from_numpy(np.concatenate([sample.columns["advantages"] for sample in known]))
-        logprobs = torch.cat([everywhere[sample.index] for sample in known])
-        chosen = self._select(advantages, logprobs, self.algorithm, seed).split(
-            [len(everywhere[s.index]) for s in known]
-        )
-        by_index = {sample.index: part for sample, part in zip(known, chosen, strict=True)}
-        work.selected = [
-            torch.cat([by_index[s.index] for s in row.samples]) if row.samples else None for row in work.rows
-        ]
-
-    def _train_policy(self, work: "_Work", temperature: float, totals: Totals, measure: bool) -> None:
-        if not work.rows:
-            return
-        for place, row in enumerate(work.rows):
-            logprobs = self._policy.forward(row, temperature)
-            loss = self._policy_loss(work, place, logprobs, totals, measure) if row.samples else logprobs.sum() * 0.0
-            # ZeRO averages gradients over ranks; the shares must add up
-            self._policy.engine.backward(loss * self.config.ranks)
-        self._policy.engine.step()
-        totals.step(self._policy.engine, "actor/grad_norm")
-
-    def _policy_loss(
-        self, work: "_Work", place: int, logprobs: Float[torch.Tensor, " N"], totals: Totals, measure: bool
-    ) -> Float[torch.Tensor, ""]:
-        """This row's share of the loss of its mini-batch."""
-        row, config, device = work.rows[place], self.algorithm, logprobs.device
-        old = work.old_logprobs[place]
-        # one step on fresh rollouts: the policy that sampled is the one that is trained, and the ratio is exactly 1
-        trainer = logprobs.detach() if old is None else old
-        rollout = row.columns["rollout_logprobs"].to(device)
-        sample_index, count = row.sample_index.to(device), len(row.samples)
-        correction = correct(trainer, rollout, sample_index, count, config.rollout_correction)
-        selected = work.selected[place]
-        inputs = LossInputs(
-            logprobs=logprobs,
-            old_logprobs=rollout if config.rollout_correction.mode == "bypass" else trainer,
-            advantages=row.columns["advantages"].to(device),
-            sample_index=sample_index,
-            sample_count=count,
-            selected=None if selected is None else selected.to(device),
-        )
-        outputs = POLICY_LOSSES[config.policy_loss].function(inputs, config)
-
-        def share(losses: Float[torch.Tensor, " N"]) -> Float[torch.Tensor, ""]:
-            return aggregate(losses, sample_index, count, work.counts, config)
-
-        shares = {"actor/pg_loss": share(correction.apply(outputs.losses))}
-        loss = shares["actor/pg_loss"]
-        entropy = self._policy.head.entropy
-        if config.entropy_coeff:
-            shares["actor/entropy_loss"] = share(entropy)
-            loss = loss - config.entropy_coeff * shares["actor/entropy_loss"]
-        if config.kl.in_loss:
-            divergence = KL_ESTIMATORS[config.kl.estimator].function(logprobs, row.columns["ref_logprobs"].to(device))
-            shares["actor/kl_loss"] = share(divergence)
-            loss = loss + config.kl.coef * shares["actor/kl_loss"]
-        totals.add(len(row.target_ids), outputs.metrics | {"actor/entropy": entropy}, shares)
-        if measure:
-            totals.compare(trainer, rollout, row, correction)
-        return loss
-
-    def _train_critic(self, critic: PackedModel, samples: Sequence[TrainSample], totals: Totals) -> None:
-        counts = _count(samples)
-        rows = self._rows_of_rank(samples)
-        for row in rows:
-            values = critic.forward(row)
-            loss = values.sum() * 0.0
-            if row.samples:
-                old, returns = (row.columns[name].to(values.device) for name in ("values", "returns"))
-                outputs = value_loss(values, old, returns, self.algorithm)
-                loss = outputs.losses.sum() / counts.tokens
-                means = {name: column.sum() / counts.tokens for name, column in outputs.metrics.items()}
-                totals.add_shares({"critic/vf_loss": loss} | means)
-            critic.engine.backward(loss * self.config.ranks)
-        if rows:
-            critic.engine.step()
-            totals.step(critic.engine, "critic/grad_norm")
-
-    def _score_row(self, row: PackedRow, columns: Sequence[str], temperature: float) -> dict[str, torch.Tensor]:
-        scores = {}
-        if {"old_logprobs", "sum_pi_squared"} & set(columns):
-            scores["old_logprobs"] = self._policy.forward(row, temperature)
-            scores["sum_pi_squared"] = self._policy.head.sum_pi_squared
-        if "ref_logprobs" in columns and self._reference is not None:
-            scores["ref_logprobs"] = self._reference.forward(row, temperature)
-        if "values" in columns and self._critic is not None:
-            scores["values"] = self._critic.forward(row)
-        missing = sorted(set(columns) - set(scores))
-        if missing:
-            raise LearnerError(
-                f"no model here computes {missing}: values need learner.critic, ref_logprobs algorithm.kl"
-            )
-        return {name: scores[name].float().cpu() for name in columns} if row.samples else {}
-
-
-@dataclass
-class _Work:
-    """One mini-batch on this rank: an optimizer step. `old_logprobs` of a row is None where the ratio is 1."""
-
-    samples: Sequence[TrainSample]
-    rows: list[PackedRow]
-    counts: GlobalCounts
-    old_logprobs: list[Float[torch.Tensor, " N"] | None] = field(init=False)
-    selected: list[Bool[torch.Tensor, " N"] | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.old_logprobs = [None] * len(self.rows)
-        self.selected = [None] * len(self.rows)
-
-
-def _count(samples: Iterable[TrainSample]) -> GlobalCounts:
-    lengths = [sample.trained_tokens for sample in samples]
-    return GlobalCounts(len(lengths), sum(lengths))
-
-
-def _by_sample(row: PackedRow, values: torch.Tensor) -> Sequence[torch.Tensor]:
-    return values.split([sample.trained_tokens for sample in row.samples])
-
-
-def _gather(value: Any) -> list[Any]:
-    """The value of each rank, on all of them."""
-    import torch.distributed as dist
-
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return [value]
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, value)
-    return gathered

@@ -1,14 +1,15 @@
 """Rollouts of a batch as the learner reads them: a sample for each segment of a trial."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from trainer.batch import sampled
+from trainer.learner.moe.records import read_record
 
 _COLUMNS = {"logprobs": "rollout_logprobs"} | {
     name: name for name in ("advantages", "returns", "values", "old_logprobs", "ref_logprobs")
@@ -21,7 +22,8 @@ class TrainSample:
     """What the learner needs of one rollout; `index` is its row in the batch.
 
     `token_ids` and `loss_mask` have one entry a token. `columns` have one entry a trained token: `rollout_logprobs`
-    always, `advantages` and others once they are computed.
+    always, `advantages` and others once they are computed. `experts` is the record of routing (`moe.records`), if it is
+    read and there is one.
     """
 
     index: int
@@ -31,6 +33,7 @@ class TrainSample:
     loss_mask: Sequence[int]
     prompt_length: int
     columns: Mapping[str, Float[np.ndarray, " trained"]]
+    experts: Int[np.ndarray, "positions layers k"] | None = field(default=None, compare=False)
 
     @property
     def trained_tokens(self) -> int:
@@ -42,8 +45,8 @@ class TrainSample:
         return bool(self.columns["advantages"].any())
 
 
-def read_samples(batch: pa.Table) -> list[TrainSample]:
-    """The rollouts of a batch, in its order, with the columns of tokens that it has."""
+def read_samples(batch: pa.Table, routing: bool = False) -> list[TrainSample]:
+    """The rollouts of a batch, in its order, with the columns of tokens that it has, and records of `routing`."""
     rows = batch.select(["session_id", "group_id", "token_ids", "loss_mask", "prompt_length"]).to_pylist()
     ends = np.cumsum([sum(row["loss_mask"]) for row in rows])[:-1]
     columns = {
@@ -51,8 +54,20 @@ def read_samples(batch: pa.Table) -> list[TrainSample]:
         for column, name in _COLUMNS.items()
         if column in batch.column_names and batch.num_rows and not batch.column(column).null_count
     }
+    experts = _routing(batch) if routing else [None] * len(rows)
     return [
-        TrainSample(i, columns={name: parts[i] for name, parts in columns.items()}, **row) for i, row in enumerate(rows)
+        TrainSample(i, columns={name: parts[i] for name, parts in columns.items()}, experts=experts[i], **row)
+        for i, row in enumerate(rows)
+    ]
+
+
+def _routing(batch: pa.Table) -> list[Int[np.ndarray, "positions layers k"] | None]:
+    lengths = batch.column("token_ids").combine_chunks().value_lengths().to_pylist()
+    shapes = batch.column("routing_shape").to_pylist()
+    # views into the batch: records are much larger than all else
+    return [
+        None if shape is None else read_record(memoryview(record.as_buffer()), shape, tokens)
+        for record, shape, tokens in zip(batch.column("routed_experts"), shapes, lengths, strict=True)
     ]
 
 

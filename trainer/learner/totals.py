@@ -39,10 +39,12 @@ class Totals:
         """Count how the log-probs of trainer and engine differ."""
         self.mismatch.add(trainer, rollout, row.sample_index, len(row.samples), correction)
 
-    def step(self, engine: Any, name: str) -> None:
-        """Count an optimizer step."""
-        self.grad_norms.setdefault(name, []).append(float(engine.get_global_grad_norm()))
-        self.skipped += not engine.was_step_applied()
+    def step(self, engine: Any, name: str, applied: bool) -> None:
+        """Count an optimizer step, or one that was dropped, whose norm says nothing."""
+        norms = self.grad_norms.setdefault(name, [])
+        if applied:
+            norms.append(float(engine.get_global_grad_norm()))
+        self.skipped += not applied
 
     def reduce(self, steps: int) -> dict[str, float]:
         """Metrics over all ranks, the same on each; losses are means over `steps` mini-batches."""
@@ -59,7 +61,7 @@ class Totals:
         metrics |= {
             name: float(total) / max(steps, 1) for name, total in zip(shares, totals[len(means) : -1], strict=True)
         }
-        metrics |= {name: sum(norms) / len(norms) for name, norms in self.grad_norms.items()}
+        metrics |= {name: sum(norms) / len(norms) for name, norms in self.grad_norms.items() if norms}
         metrics["actor/skipped_steps"] = float(self.skipped)
         return metrics | self.mismatch.metrics()
 

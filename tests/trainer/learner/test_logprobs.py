@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from trainer.learner import logprobs
 from trainer.learner.logprobs import LogProbHead
 
 TOKENS, WIDTH, VOCABULARY = 13, 8, 50
@@ -20,7 +21,8 @@ def head():
 def full(head, hidden, target, temperature):
     logprobs = torch.log_softmax(hidden @ head.weight.T / temperature, -1)
     entropy = -(logprobs.exp() * logprobs).sum(-1)
-    return logprobs.gather(1, target[:, None])[:, 0], entropy, logprobs.exp().square().sum(-1)
+    top1 = (logprobs.argmax(-1) == target).float()
+    return logprobs.gather(1, target[:, None])[:, 0], entropy, logprobs.exp().square().sum(-1), top1
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 13, 512])
@@ -28,14 +30,16 @@ def full(head, hidden, target, temperature):
 def test_equal_to_the_full_softmax(head, chunk, temperature):
     hidden = torch.randn(TOKENS, WIDTH, requires_grad=True)
     target, weights = torch.randint(0, VOCABULARY, (TOKENS,)), torch.randn(TOKENS)
+    target[::2] = (hidden @ head.weight.T).argmax(-1)[::2]
     chunked = LogProbHead(head, chunk)
     chunked.aim(target, temperature)
     have = chunked(hidden[None])
     assert have.shape == (1, TOKENS, 1)
-    want, entropy, squares = full(head, hidden, target, temperature)
+    want, entropy, squares, top1 = full(head, hidden, target, temperature)
     torch.testing.assert_close(have[0, :, 0], want)
     torch.testing.assert_close(chunked.entropy, entropy)
     torch.testing.assert_close(chunked.sum_pi_squared, squares)
+    assert torch.equal(chunked.top1, top1) and 0 < top1.mean() < 1
     other = torch.randn(TOKENS)
     losses = [
         ((have[0, :, 0] * weights).sum(), (want * weights).sum()),
@@ -74,3 +78,30 @@ def test_targets_must_fit_the_hidden_states(head):
 def test_a_head_with_a_bias_is_refused():
     with pytest.raises(ValueError, match="bias"):
         LogProbHead(nn.Linear(WIDTH, VOCABULARY), 4)
+
+
+def test_never_as_many_logits_as_there_are_tokens(head, monkeypatch):
+    """Forward and backward make them part by part, the backward pass by vocabulary."""
+    made = []
+    logits = logprobs._logits
+
+    def counted(hidden, weight, temperature):
+        made.append(len(hidden) * len(weight))
+        return logits(hidden, weight, temperature)
+
+    monkeypatch.setattr(logprobs, "_logits", counted)
+    hidden = torch.randn(1, TOKENS, WIDTH, requires_grad=True)
+    chunked = LogProbHead(head, 4)
+    chunked.aim(torch.zeros(TOKENS, dtype=torch.long), 1.0)
+    chunked(hidden).sum().backward()
+    assert max(made) <= 4 * VOCABULARY
+    assert sum(made) == 2 * TOKENS * VOCABULARY
+
+
+def test_a_frozen_weight_gets_no_gradient(head):
+    head.weight.requires_grad_(False)
+    hidden = torch.randn(1, TOKENS, WIDTH, requires_grad=True)
+    chunked = LogProbHead(head, 4)
+    chunked.aim(torch.zeros(TOKENS, dtype=torch.long), 1.0)
+    chunked(hidden).sum().backward()
+    assert head.weight.grad is None and hidden.grad.abs().sum() > 0

@@ -3,13 +3,12 @@
 from collections import Counter
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rollouts import make_rollout, make_sample
 
-from trainer.learner.packing import PackedRow, common_prefix, dummy_row, pack_rows, split_over_ranks
+from trainer.learner.packing import PackedRow, common_prefix, dummy_row, grow_trees, pack_rows
 from trainer.learner.samples import TrainSample
 
 
@@ -89,7 +88,7 @@ def test_other_groups_do_not_share_even_the_same_prompt():
 def test_a_long_rollout_gets_a_row_of_its_own():
     short, long = make_rollout(group_id="a", turns=[(1,)]), make_rollout(group_id="b", turns=[range(50)])
     rows = pack_rows([make_sample(short, 0), make_sample(long, 1)], 10)
-    assert [row.tokens for row in rows] == [4, 53]
+    assert [row.tokens for row in rows] == [53, 4]
 
 
 def test_sampled_tokens_are_never_shared():
@@ -109,19 +108,25 @@ def test_a_row_has_the_columns_that_all_of_its_samples_have():
 
 def test_a_dummy_row_computes_and_trains_nothing():
     row = dummy_row(make_sample(make_rollout()))
-    assert row.tokens > 0 and row.spans
+    assert row.tokens == 1 and row.spans
     assert not row.samples
     assert [len(x) for x in (row.hidden_index, row.target_ids, row.sample_index)] == [0] * 3
     assert row.hidden_index.dtype == torch.long
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
-def test_ranks_share_the_rows_about_equally(ranks):
-    lengths = (40, 3, 9, 27, 12, 1)
-    samples = [make_sample(make_rollout(group_id=f"g-{i}", turns=[range(n)]), i) for i, n in enumerate(lengths)]
-    rows = pack_rows(samples, 1)
-    shares = split_over_ranks(rows, ranks)
-    assert len(shares) == ranks
-    assert sorted(id(row) for share in shares for row in share) == sorted(id(row) for row in rows)
-    loads = [sum(row.tokens for row in share) for share in shares]
-    assert max(loads) - min(loads) <= max(row.tokens for row in rows)
+def test_a_prompt_is_shared_where_it_pays():
+    long = [make_sample(make_rollout(group_id="a", prompt=range(100), turns=[range(20)]), i) for i in range(2)]
+    short = [make_sample(make_rollout(group_id="b", prompt=range(2), turns=[range(100)]), i) for i in range(2)]
+    trees = grow_trees(long + short, 2048, "auto")
+    assert [(len(tree.samples), tree.prefix) for tree in trees] == [(2, 100), (1, 0), (1, 0)]
+    assert [tree.prefix for tree in grow_trees(long + short, 2048, "always")] == [100, 2]
+    assert [tree.prefix for tree in grow_trees(long + short, 2048, "never")] == [0] * 4
+
+
+def test_rows_are_filled():
+    """Longest first, each into the first row with room for it."""
+    lengths = (40, 30, 20, 10)
+    samples = [
+        make_sample(make_rollout(group_id=f"g-{i}", prompt=[1], turns=[range(n - 1)]), i) for i, n in enumerate(lengths)
+    ]
+    assert [row.tokens for row in pack_rows(samples, 50)] == [50, 50]

@@ -27,8 +27,9 @@ from trainer.algorithms.config import AlgorithmConfig
 from trainer.algorithms.rollout_correction.config import RolloutCorrectionConfig
 from trainer.batch import with_advantages
 from trainer.learner.config import LearnerConfig
-from trainer.learner.engine import PackedModel
-from trainer.learner.rank import LearnerError, LearnerRank
+from trainer.learner.errors import LearnerError, NonFiniteError
+from trainer.learner.packed_model import PackedModel
+from trainer.learner.rank import LearnerRank
 from trainer.learner.samples import read_samples
 from trainer.learner.totals import Totals
 from trainer.learner.value_head import ValueHead
@@ -53,9 +54,9 @@ class PlainEngine:
 
     device = torch.device("cpu")
 
-    def __init__(self, model, lr=0.0):
+    def __init__(self, model):
         self.module, self.steps = model, 0
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 
     def __call__(self, **inputs):
         return self.module(**inputs)
@@ -65,7 +66,13 @@ class PlainEngine:
 
     def step(self):
         self.steps += 1
-        self._optimizer.step()
+        self.optimizer.step()
+
+    def zero_grad(self):
+        self.module.zero_grad()
+
+    def zero_optimization_stage(self):
+        return 0
 
     def get_global_grad_norm(self):
         return 1.0
@@ -74,26 +81,23 @@ class PlainEngine:
         return True
 
     def get_lr(self):
-        return [1e-6]
+        return [group["lr"] for group in self.optimizer.param_groups]
 
 
-def make_rank(folder, algorithm=GSPO, rank=0, lr=0.0, **config) -> LearnerRank:
+def make_rank(folder, algorithm=GSPO, rank=0, **config) -> LearnerRank:
     learner = LearnerRank(rank, LearnerConfig(dtype="float32", **config), algorithm)
-    learner._policy = packed(folder, lr)
-    return learner
-
-
-def packed(folder, lr=0.0) -> PackedModel:
     model = load_packed(folder)
-    return PackedModel(PlainEngine(model, lr), model.lm_head)
+    learner.adopt(PackedModel(PlainEngine(model), model.lm_head))
+    return learner
 
 
 def train(learner, samples, recompute_old=False) -> Totals:
     """One mini-batch."""
-    totals, work = Totals(learner.algorithm.rollout_correction), learner._prepare(samples)
+    update = learner._policy_update
+    totals, part = Totals(learner.algorithm.rollout_correction), update.mini_batch(samples)
     if recompute_old:
-        learner._remember_old(work, TEMPERATURE, seed=1)
-    learner._train_policy(work, TEMPERATURE, totals, measure=True)
+        update.remember_old(part, TEMPERATURE, seed=1)
+    update.step(part, TEMPERATURE, totals, measure=True)
     return totals
 
 
@@ -152,13 +156,6 @@ def test_a_mini_batch_without_signal_takes_no_step(folder):
     assert learner._policy.engine.steps == 0
 
 
-def test_all_ranks_compute_equally_many_rows(folder):
-    """Under ZeRO-3 each row is a chain of collectives: a rank without work would leave its peers waiting."""
-    counts = {len(make_rank(folder, rank=r, ranks=4, micro_batch_tokens=1)._rows_of_rank(SAMPLES)) for r in range(4)}
-    assert counts == {2}
-    assert {len(make_rank(folder, rank=r, ranks=4)._rows_of_rank(SAMPLES)) for r in range(4)} == {1}
-
-
 @pytest.fixture
 def group():
     """A process group of one."""
@@ -197,7 +194,13 @@ def test_metrics_of_an_update(folder, batch, group, monkeypatch):
     assert metrics["actor/lr"] == 1e-6
     assert metrics["actor/pg_clipfrac"] == metrics["actor/ppo_kl"] == 0.0
     assert metrics["actor/entropy"] > 0
+    assert 0 <= metrics["actor/top1"] <= 1
     assert metrics["actor/update_tokens"] == 4 * 7
+    assert metrics["global_seqlen/mean"] == 4 * 7
+    # the prompt of three tokens is the same for all four
+    assert metrics["global_seqlen/balanced_max"] == 4 * 7 - 3 * 3
+    assert metrics["perf/tokens_per_second/actor"] > 0 and "perf/mfu/actor" not in metrics
+    assert metrics["perf/cpu_memory_used_gb"] > 0
     assert "training/rollout_actor_probs_pearson_corr" in metrics
 
 
@@ -237,6 +240,63 @@ def test_a_single_rank_stays_on_loopback():
 def test_plugins_are_imported_by_the_rank():
     with pytest.raises(ModuleNotFoundError, match="no_such_plugin"):
         LearnerRank(0, LearnerConfig(), GSPO, ["no_such_plugin"])
+
+
+def spoil(learner, monkeypatch, spoils):
+    """Makes the log-probs of mini-batches infinite, for as many as `spoils` says in turn."""
+    forward, turn = learner._policy.forward, iter(spoils)
+    monkeypatch.setattr(
+        learner._policy, "forward", lambda row, t: forward(row, t) * (float("inf") if next(turn) else 1.0)
+    )
+
+
+def test_a_step_without_a_finite_gradient_is_not_taken(folder, batch, group, monkeypatch):
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
+    learner = make_rank(folder, lr=0.05)
+    model = learner._policy.engine.module
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    spoil(learner, monkeypatch, [True, True, False, True, True, True])
+    for step in (1, 2):
+        metrics = learner.update(step, str(batch), TEMPERATURE).metrics
+        assert metrics["actor/skipped_steps"] == 1.0 and "actor/grad_norm" not in metrics
+        assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+        model.zero_grad()
+    assert learner.update(3, str(batch), TEMPERATURE).metrics["actor/skipped_steps"] == 0.0
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
+    assert not any(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    model.zero_grad()
+    for step in (4, 5):
+        learner.update(step, str(batch), TEMPERATURE)
+    with pytest.raises(NonFiniteError, match=r"not finite in 3 steps in a row; .* lower learner.lr"):
+        learner.update(6, str(batch), TEMPERATURE)
+    for step in (0, 6):
+        with pytest.raises(LearnerError, match="in the middle of one that failed; restore a checkpoint first"):
+            learner.update(step, str(batch), TEMPERATURE)
+
+
+def test_learning_rates_follow_the_schedule(folder, batch, group, monkeypatch):
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
+    learner = make_rank(
+        folder, lr=0.01, lr_warmup_steps=2, lr_schedule="linear", lr_total_steps=4, lr_min_ratio=0.5, mini_batch_size=2
+    )
+    rates = [learner.update(step, str(batch), TEMPERATURE).metrics["actor/lr"] for step in range(1, 6)]
+    assert rates == pytest.approx([0.005, 0.01, 0.01, 0.005, 0.005])
+
+
+def test_a_token_that_got_lost_stops_the_update(folder, batch, group, monkeypatch):
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
+    learner = make_rank(folder, micro_batch_tokens=1)
+    mini_batch = learner._policy_update.mini_batch
+
+    def losing(samples):
+        part = mini_batch(samples)
+        part.rows.pop()
+        part.old_logprobs.pop()
+        return part
+
+    monkeypatch.setattr(learner._policy_update, "mini_batch", losing)
+    with pytest.raises(LearnerError, match="has 12 tokens to train, but ranks trained 9"):
+        learner.update(1, str(batch), TEMPERATURE)
 
 
 KL = AlgorithmConfig(kl={"place": "loss", "coef": 0.5, "estimator": "k3"}, rollout_correction=UNCORRECTED)
@@ -302,8 +362,9 @@ def test_selection_does_not_depend_on_rows(folder, name):
     )
     selected = []
     for budget in (2048, 1):
-        work = make_rank(folder, algorithm, micro_batch_tokens=budget)._prepare(SAMPLES)
-        make_rank(folder, algorithm)._remember_old(work, TEMPERATURE, seed=3)
+        update = make_rank(folder, algorithm, micro_batch_tokens=budget)._policy_update
+        work = update.mini_batch(SAMPLES)
+        update.remember_old(work, TEMPERATURE, seed=3)
         chosen = {}
         for row, part in zip(work.rows, work.selected, strict=True):
             for sample, mask in zip(row.samples, part.split([s.trained_tokens for s in row.samples]), strict=True):
@@ -329,10 +390,10 @@ def test_the_critic_learns_the_returns(folder, tmp_path, group, monkeypatch):
     tokens = np.ones(12, dtype=np.float32)
     table = with_advantages(batch_of(rollouts), tokens, returns=tokens, values=0 * tokens)
     pq.write_table(table, tmp_path / "batch.parquet")
-    learner = make_rank(folder, algorithm, critic={}, mini_batch_size=2, ppo_epochs=2)
+    learner = make_rank(folder, algorithm, critic={"lr": 2e-4}, mini_batch_size=2, ppo_epochs=2)
     model = load_packed(folder)
     model.lm_head = ValueHead(model.config.hidden_size, torch.float32)
-    learner._critic = PackedModel(PlainEngine(model, lr=2e-4), model.lm_head)
+    learner.adopt_critic(PackedModel(PlainEngine(model), model.lm_head))
     path, before = str(tmp_path / "batch.parquet"), []
     for step in range(1, 6):
         values = learner.score(path, ["values"], TEMPERATURE, updates=step - 1)["values"]

@@ -1,0 +1,57 @@
+"""Ways to compute attention over packed rows, and which of them a device gets.
+
+All compute the same: what `attention.visible` says. `sdpa` goes span by span and suits CPUs; `flash` and `flex` compute
+a row in one kernel.
+"""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.learner import attention, attention_flash, attention_flex
+from trainer.learner.config import LearnerConfig
+from trainer.learner.packing import Span
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An attention implementation that transformers knows as `name`, and the arguments it needs for a row."""
+
+    name: str
+    arguments: Callable[[Sequence[Span], torch.device], dict[str, Any]]
+
+
+BACKENDS = {
+    "sdpa": Backend(attention.NAME, lambda spans, device: {"spans": spans}),
+    "flex": Backend(attention_flex.NAME, attention_flex.arguments),
+    "flash": Backend(attention_flash.NAME, attention_flash.arguments),
+}
+
+
+def backend_for(config: LearnerConfig) -> Backend:
+    """What `learner.attention` says, or the fastest that there is, registered with transformers.
+
+    Raises:
+        ValueError: flash attention is asked for and not installed.
+    """
+    kind = _fastest(config) if config.attention == "auto" else config.attention
+    if kind == "flash" and not _has_flash():
+        raise ValueError(
+            "learner.attention is flash, but flash_attn is not installed; install it, or take attention: flex"
+        )
+    for module in (attention, attention_flex, attention_flash):
+        module.register()
+    return BACKENDS[kind]
+
+
+def _fastest(config: LearnerConfig) -> str:
+    if not config.gpus_per_rank:
+        return "sdpa"
+    return "flash" if config.dtype == "bfloat16" and _has_flash() else "flex"
+
+
+def _has_flash() -> bool:
+    return importlib.util.find_spec("flash_attn") is not None
