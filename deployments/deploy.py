@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from deployments.process_environment import ROOT_VARIABLE, process_environment
+from deployments.server_kinds import DATABASE_VARIABLE
 from deployments.services import ServiceError, Services
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -49,7 +50,7 @@ def deploy(root: Path, services: Services) -> bool:
 
 def _state(root: Path, services: Services) -> str:
     """What the deployments depend on: the code that makes their forms, and which server they are in."""
-    digest = hashlib.sha256(f"{services.prefect_api_url} {root}".encode())
+    digest = hashlib.sha256(f"{services.prefect_api_url} {root} {os.environ.get(DATABASE_VARIABLE)}".encode())
     database = root / "services" / "prefect" / "prefect.db"
     digest.update(str(database.stat().st_ino if database.is_file() else 0).encode())
     folders = ("flows", "tasks", "harness", "trainer", "deployments")

@@ -11,6 +11,8 @@ def process_environment(root: Path) -> dict[str, str]:
     return accelerator | {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # a private server has no pages, so no page has a word to say to it
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "http://127.0.0.1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_LOGGING_LEVEL": "WARNING",
         # progress is ours to show, and bars of libraries would tear the table
@@ -20,6 +22,8 @@ def process_environment(root: Path) -> dict[str, str]:
         # threads that spin on contended cores cost up to sixteen times the time
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
+        # it only tries out a semaphore when it is imported, which a process that is killed just then leaves behind
+        "JOBLIB_MULTIPROCESSING": "0",
         "PREFECT_HOME": str(root / "prefect"),
         "TORCHINDUCTOR_CACHE_DIR": str(root / "cache" / "torchinductor"),
         "PREFECT_MEMO_STORE_PATH": str(root / "prefect" / "memo_store.toml"),

@@ -53,6 +53,7 @@ def _prefect_command(place: Place) -> list[str]:
 
 def _prefect_environment(place: Place) -> dict[str, str]:
     database = os.environ.get(DATABASE_VARIABLE)
+    own = sorted({"localhost", HOST, place.shown_host, socket.getfqdn()})
     return {
         "PREFECT_HOME": str(place.root / "services" / "prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -60,6 +61,8 @@ def _prefect_environment(place: Place) -> dict[str, str]:
         "PREFECT_SERVER_API_HOST": place.host,
         "PREFECT_SERVER_API_PORT": str(place.port),
         "PREFECT_UI_API_URL": f"http://{place.shown_host}:{place.port}/api",
+        # by default it obeys any page that a browser on this machine has open, and to obey is to run flows
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}:{place.port}" for host in own),
         # a step is a handful of task runs, but their events come in bursts: fewer, larger writes are kind to SQLite
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "100",

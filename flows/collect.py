@@ -6,8 +6,8 @@ import json
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,26 +19,27 @@ from flows.collect_report import write_collection_report
 from flows.config import NAME, ConfigError, RunConfig, load_config, parse_config
 from flows.diagnosis.process import recorded_end
 from flows.environment import default_root, tracking_uri
-from flows.score import _base, weights_state
+from flows.score import endpoint_settings, weights_state
 from harness.endpoint import EndpointConfig, open_endpoint
 from harness.pool.index import TaskPointer, read_index
 from harness.pool.kata import build_pool
 from harness.pool.task import Task
-from harness.proxy.codec import ChatCodec
+from harness.proxy.codec import codec_of
 from tasks.coherence import require_coherent, require_coherent_endpoint
 from tasks.collect_trials import collect_trials
 from tasks.collection import LABEL, CollectionSettings, missing, standing, write_groups
 from tasks.config import BUILTIN_KATA
 from tasks.draw import spread
-from tasks.journal import Journal, read_json, write_json
+from tasks.journal import ASKED, Journal, read_json, write_json
 from tasks.lease import lease
 from tasks.prepare import prepare_sandbox
 from tasks.progress import Event, emit
 from tasks.run import RunRef
+from tasks.run_log import logging_to
 from tasks.start_engines import stop_engines
 from tasks.summarise_collection import RATES, summarise_collection
 from tasks.tracing import trace_trials
-from tasks.track_run import end_tracking, start_tracking
+from tasks.track_run import tracked
 from tasks.tracking import Tracker
 from trainer.learner.checkpoint import MARKER
 from trainer.learner.export import export_checkpoint
@@ -48,8 +49,6 @@ from trainer.rollout import Sampling
 from trainer.serving.pool import ReplicaPool
 
 PROJECT = "collections"
-ASKED = "asked.json"
-"""In the collection's folder: what its trials depend on. Only the same again goes on with what is there."""
 
 _RUN = re.compile(r"(?P<run>[^/@]+/[^/@]+)(@(?P<step>\d+))?")
 _QUICKSTART = Path(__file__).parent.parent / "deployments" / "runs" / "quickstart.yaml"
@@ -85,8 +84,13 @@ class CollectConfig(BaseModel):
     overrides: list[str] = Field([], description="Settings of that run in place of its own: section.key=value")
     probe: bool = Field(True, description="Ask the model one plain question before trials are spent on it")
 
+    @property
+    def asked(self) -> str:
+        """Whom it is of, for people."""
+        return self.policy if self.endpoint is None else self.endpoint.model
 
-@flow(name="collect", flow_run_name="collect-{config.policy}", persist_result=True, result_serializer="json")
+
+@flow(name="collect", flow_run_name="collect-{config.asked}", persist_result=True, result_serializer="json")
 async def collect(config: CollectConfig, root: Path | None = None) -> dict[str, Any]:
     """Pass rates of a policy on the tasks of an index, and its trials as a run's journal holds them.
 
@@ -105,14 +109,14 @@ async def collect(config: CollectConfig, root: Path | None = None) -> dict[str, 
         IncoherentModel: the model's answer to a plain question makes no sense; no trial was spent.
     """
     root = (root or default_root()).resolve()
-    policy = find_policy(config, root)
+    policy = await asyncio.to_thread(find_policy, config, root)
     tasks = await asyncio.to_thread(_tasks, config, root)
     window = await _ask_endpoint(policy.endpoint, config.probe) if policy.endpoint else None
     settings = run_settings(config, policy, window)
     asked = what_is_asked(config, policy, settings)
     run = _run(config, policy, root, asked)
-    with lease(run.journal.root, "collect"), recorded_end(run.journal.root):
-        _open(run, settings, asked)
+    with lease(run.journal.root, "collect"), recorded_end(run.journal.root), logging_to(run):
+        await asyncio.to_thread(_open, run, settings, asked)
         groups = await asyncio.to_thread(write_groups, run, tasks, config.attempts)
         there = await asyncio.to_thread(standing, run, groups)
         lacking = len(missing(groups, there.ended))
@@ -185,12 +189,14 @@ def run_settings(config: CollectConfig, policy: FoundPolicy, window: int | None 
     """
     fitting = [
         f"{key}={json.dumps(value)}"
-        for key, value in (_base(policy.endpoint, window) if policy.endpoint and window else {}).items()
+        for key, value in (endpoint_settings(policy.endpoint, window) if policy.endpoint and window else {}).items()
         if config.run_config is None
     ]
     base = load_config(config.run_config or policy.run_config or _QUICKSTART, [*fitting, *config.overrides])
     values = base.model_dump(mode="json") | {"project": PROJECT, "experiment": config.name or PROJECT}
-    values["data"] = {"train": config.index, "heldout": config.index}
+    # whole, so that it is found again from elsewhere: a warm start asks it which of its tasks are held out
+    index = config.index if config.index == BUILTIN_KATA else str(Path(config.index).expanduser().resolve())
+    values["data"] = {"train": index, "heldout": index}
     if config.temperature is not None:
         values["rollout"]["temperature"] = config.temperature
     return parse_config(values, "collect")
@@ -232,36 +238,27 @@ def trial_settings(settings: RunConfig) -> CollectionSettings:
 
 async def _fill(run: RunRef, policy: FoundPolicy, settings: RunConfig, probe: bool) -> dict[str, Any]:
     """Make what is missing, with MLflow told that it goes on."""
-    await start_tracking(run, settings.model_dump(mode="json"))
-    status = "FAILED"
-    try:
-        if policy.folder is None:
-            done = await collect_trials(run, trial_settings(settings), settings.serving, endpoint=policy.endpoint)
-        else:
-            done = await _with_engines(run, policy.folder, settings, probe)
-        status = "FINISHED"
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        status = "KILLED"
-        raise
-    finally:
-        await end_tracking(run, status)
-    return dict(done)
+    async with tracked(run, settings.model_dump(mode="json")):
+        if policy.folder is not None:
+            return await _with_engines(run, policy.folder, settings, probe)
+        return dict(await collect_trials(run, trial_settings(settings), settings.serving, endpoint=policy.endpoint))
 
 
 async def _with_engines(run: RunRef, model: Path, settings: RunConfig, probe: bool) -> dict[str, Any]:
     """Serve the policy, make what is missing, and stop serving."""
     serving = settings.serving
-    with _servable(model) as folder, ray_cluster():
-        try:
-            emit(Event("note", "", "starting the engine (vLLM)"))
-            pool = await ReplicaPool.start(
-                run.name, folder, serving, settings.learner.gpus_per_rank, run.engine_log_file
-            )
-            if probe:
-                await require_coherent(pool, await asyncio.to_thread(_codec, folder))
-            return dict(await collect_trials(run, trial_settings(settings), serving, str(folder)))
-        finally:
-            await stop_engines(run)
+    async with _servable(model) as folder:
+        with ray_cluster():
+            try:
+                emit(Event("note", "", "starting the engine (vLLM)"))
+                pool = await ReplicaPool.start(
+                    run.name, folder, serving, settings.learner.gpus_per_rank, run.engine_log_file
+                )
+                if probe:
+                    await require_coherent(pool, await asyncio.to_thread(codec_of, folder))
+                return dict(await collect_trials(run, trial_settings(settings), serving, str(folder)))
+            finally:
+                await stop_engines(run)
 
 
 async def _ask_endpoint(endpoint: EndpointConfig, probe: bool) -> int:
@@ -272,19 +269,14 @@ async def _ask_endpoint(endpoint: EndpointConfig, probe: bool) -> int:
         return opened.window
 
 
-@contextmanager
-def _servable(model: Path) -> Iterator[Path]:
+@asynccontextmanager
+async def _servable(model: Path) -> AsyncIterator[Path]:
     """The policy as a Hugging Face folder; of a checkpoint one is made, for as long as the block lasts."""
     with tempfile.TemporaryDirectory(prefix="testgrad-export-") as scratch:
-        folder = export_checkpoint(model, Path(scratch) / "model") if (model / MARKER).is_file() else model
+        is_checkpoint = (model / MARKER).is_file()
+        folder = await asyncio.to_thread(export_checkpoint, model, Path(scratch) / "model") if is_checkpoint else model
         check_model_folder(folder)
         yield folder
-
-
-def _codec(folder: Path) -> ChatCodec:
-    from transformers import AutoTokenizer
-
-    return ChatCodec(AutoTokenizer.from_pretrained(folder))
 
 
 def _tasks(config: CollectConfig, root: Path) -> list[TaskPointer]:
@@ -340,7 +332,18 @@ def _open(run: RunRef, settings: RunConfig, asked: dict[str, Any]) -> None:
 
 
 def _track(run: RunRef, settings: RunConfig, record: dict[str, Any], report: Path) -> None:
-    """Rates, files and some traces to MLflow; a point for each time that the collection grew."""
+    """Rates, files and some traces to MLflow; a point for each time that the collection grew.
+
+    The folder has it all, and MLflow is for looking at: a server that takes nothing costs no collection.
+    """
+    try:
+        _enter(run, record, report)
+        trace_trials(run, LABEL, 0, settings.tracing)
+    except Exception as error:
+        emit(Event("note", "", f"the collection is not in MLflow as a whole ({type(error).__name__}: {error})"))
+
+
+def _enter(run: RunRef, record: dict[str, Any], report: Path) -> None:
     tracker = Tracker.open(run)
     names = ("mean_pass_rate", "coverage", "tasks", "measured", "mixed", "counted", "lost")
     metrics = {f"collect/{name}": float(record[name]) for name in names if record[name] is not None}
@@ -350,7 +353,3 @@ def _track(run: RunRef, settings: RunConfig, record: dict[str, Any], report: Pat
     for file in (run.journal.root / RATES, report, report.with_suffix(".png")):
         if file.is_file():
             tracker.log_artifact(file)
-    try:
-        trace_trials(run, LABEL, 0, settings.tracing)
-    except Exception as error:  # traces are for looking at: a server that takes none costs no collection
-        emit(Event("note", "", f"no traces were written ({type(error).__name__}: {error})"))

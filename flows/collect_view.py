@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from flows.printable import printable
 from harness.pool.difficulty import LABELS
 from tasks.progress import Event, watching
 
@@ -25,7 +26,7 @@ def collect_bar(console: Console) -> Iterator[None]:
         def line(event: Event) -> None:
             nonlocal told
             if event.kind == "note":
-                _say(console, event.text)
+                _say(console, printable(event.text))
             elif event.kind == "collect" and event.total:
                 tenth = _LINES * event.done // event.total
                 if tenth != told:
@@ -42,7 +43,7 @@ def collect_bar(console: Console) -> Iterator[None]:
         def show(event: Event) -> None:
             nonlocal bar
             if event.kind == "note":
-                bars.console.print(Text(event.text, "dim"), soft_wrap=True)
+                bars.console.print(Text(printable(event.text), "dim"), soft_wrap=True)
             elif event.kind == "collect":
                 if bar is None:
                     bar = bars.add_task("trials", total=event.total, counts="")
@@ -68,14 +69,15 @@ def print_collection(console: Console, record: Mapping[str, Any]) -> None:
     rate = record["mean_pass_rate"]
     _say(
         console,
-        f"{record['solved']} of {record['counted']} trials solved their task"
+        f"{record['solved']} of {record['trials']} trials solved their task"
         + (f"; mean pass rate {rate:.3f} over {record['measured']} tasks" if rate is not None else "")
         + f"; {record['mixed']} tasks are solved sometimes",
     )
     if record["done"]["stopped"]:
-        console.print(Text(f"stopped: {record['done']['stopped']}; mend the machine first", "bold red"), soft_wrap=True)
+        why = printable(record["done"]["stopped"])
+        console.print(Text(f"stopped: {why}; mend the machine first", "bold red"), soft_wrap=True)
     if record["coverage"] < 1:
-        reasons = "; ".join(f"{count} × {reason}" for reason, count in list(record["reasons"].items())[:3])
+        reasons = "; ".join(f"{count} × {printable(reason)}" for reason, count in list(record["reasons"].items())[:3])
         short = f"{record['wanted'] - record['counted']} of {record['wanted']} trials do not count"
         text = f"{short}: {reasons or 'not made'}. They are no failures; the same command makes them again"
         console.print(Text(text, "yellow"), soft_wrap=True)

@@ -9,7 +9,7 @@ from flows.pool_plot import plot_difficulty
 from harness.pool.difficulty import LABELS, PassCount, Selection, with_rates
 from harness.pool.index import PoolError, TaskPointer
 from harness.pool.index_tools import counts as count_by
-from tasks.journal import read_json, write_text
+from tasks.journal import ASKED, read_json, write_text
 from tasks.statistics.intervals import wilson
 
 _SHOWN_TASKS = 200
@@ -45,7 +45,7 @@ def trials_folder(name: str, root: Path) -> Path:
 
 def facts_of(trials: Path) -> dict[str, str]:
     """What a collection tells of its policy; nothing for other folders."""
-    asked = read_json(trials.parent / "asked.json") or {}
+    asked = read_json(trials.parent / ASKED) or {}
     if "policy" not in asked:
         return {}
     sampling, scaffold = asked["sampling"], asked["settings"]["scaffold"]

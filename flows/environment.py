@@ -2,10 +2,15 @@
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from deployments import guardian
 from deployments.process_environment import ROOT_VARIABLE, process_environment
 from deployments.services import read_services
+
+
+class TrackingError(ValueError):
+    """An address of MLflow that must not be used as it is."""
 
 
 def default_root() -> Path:
@@ -28,8 +33,19 @@ def prepare(root: Path, quiet: bool = True) -> None:
 
 
 def tracking_uri(root: Path) -> str:
-    """Where MLflow keeps runs: `MLFLOW_TRACKING_URI`, the server of `testgrad up`, or a file under `root`."""
+    """Where MLflow keeps runs: `MLFLOW_TRACKING_URI`, the server of `testgrad up`, or a file under `root`.
+
+    Raises:
+        TrackingError: the variable's address holds a password.
+    """
+    named = os.environ.get("MLFLOW_TRACKING_URI")
+    if named:
+        if urlsplit(named).password:
+            raise TrackingError(
+                "MLFLOW_TRACKING_URI holds a password, and the address is stored with every flow run and shown on "
+                "pages; take it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD. A database goes "
+                "behind an MLflow server"
+            )
+        return named
     services = read_services(root)
-    if os.environ.get("MLFLOW_TRACKING_URI"):
-        return os.environ["MLFLOW_TRACKING_URI"]
     return services.mlflow_url if services is not None else f"sqlite:///{root.resolve()}/mlflow.db"

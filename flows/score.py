@@ -14,18 +14,21 @@ from prefect import flow
 
 from flows.config import RunConfig, parse_config
 from flows.configuration.layers import Layer, flatten, merge, nest
+from flows.configuration.redaction import refuse_secrets
 from flows.configuration.words import from_overrides
+from flows.diagnosis.process import recorded_end
 from flows.environment import tracking_uri
 from flows.evaluate import evaluate
 from flows.open_run import open_run
 from harness.endpoint import EndpointConfig, open_endpoint
-from harness.proxy.codec import ChatCodec
+from harness.proxy.codec import codec_of
 from tasks.coherence import require_coherent, require_coherent_endpoint
-from tasks.journal import Journal, eval_label, read_json, write_json
+from tasks.journal import ASKED, Journal, eval_label, read_json, write_json
 from tasks.lease import lease
 from tasks.prepare import prepare_pools, prepare_sandbox
 from tasks.progress import Event, emit
 from tasks.run import RunRef
+from tasks.run_log import logging_to
 from tasks.start_engines import stop_engines
 from tasks.track_evaluation import training_run_of
 from trainer.learner.checkpoint import MARKER
@@ -33,9 +36,6 @@ from trainer.learner.export import export_checkpoint
 from trainer.model import check_model_folder
 from trainer.placement import ray_cluster
 from trainer.serving.pool import ReplicaPool
-
-ASKED = "asked.json"
-"""In the evaluation's folder: what was asked for, of which weights. Only the same again goes on with what is there."""
 
 
 @flow(name="score", flow_run_name="score-{model.name}")
@@ -68,17 +68,18 @@ async def score_model(
         folder = await asyncio.to_thread(export_checkpoint, model, Path(scratch) / "model") if is_checkpoint else model
         check_model_folder(folder)
         config = evaluation_config(model.name, str(model), index, evaluation, overrides)
-        with lease(root / config.project / config.experiment, "evaluate"):
-            run = _open(config, root, {"weights": weights_state(model)})
+        place = root / config.project / config.experiment
+        with lease(place, "evaluate"), recorded_end(place):
+            run = await asyncio.to_thread(_open, config, root, {"weights": weights_state(model)})
             await prepare_sandbox(config.sandbox, config.scaffold)
             await prepare_pools(run, config.data, config.rollout)
-            with ray_cluster():
+            with logging_to(run), ray_cluster():
                 try:
                     pool = await ReplicaPool.start(
                         run.name, folder, config.serving, config.learner.gpus_per_rank, run.engine_log_file
                     )
                     if probe:
-                        await require_coherent(pool, await asyncio.to_thread(_codec, folder))
+                        await require_coherent(pool, await asyncio.to_thread(codec_of, folder))
                     summary: dict[str, Any] = await evaluate(run, 0, folder, None, *(trained or (None, None)))
                 finally:
                     await stop_engines(run)
@@ -111,16 +112,18 @@ async def score_endpoint(
             index,
             evaluation,
             overrides,
-            _base(endpoint, opened.window),
+            endpoint_settings(endpoint, opened.window),
         )
         if probe:
             await require_coherent_endpoint(opened)
         endpoint = endpoint.model_copy(update={"window": opened.window})
-    with lease(root / config.project / config.experiment, "evaluate"):
-        run = _open(config, root, {"endpoint": endpoint.model_dump(mode="json")})
+    place = root / config.project / config.experiment
+    with lease(place, "evaluate"), recorded_end(place):
+        run = await asyncio.to_thread(_open, config, root, {"endpoint": endpoint.model_dump(mode="json")})
         await prepare_sandbox(config.sandbox, config.scaffold)
         await prepare_pools(run, config.data, config.rollout)
-        summary: dict[str, Any] = await evaluate(run, 0, root, endpoint)
+        with logging_to(run):
+            summary: dict[str, Any] = await evaluate(run, 0, root, endpoint)
     return summary | _where(run)
 
 
@@ -150,7 +153,7 @@ def _where(run: RunRef) -> dict[str, Any]:
     return {"run": run.name, "record": str(run.journal.stage_dir(eval_label(0)) / "record.json")}
 
 
-def _base(endpoint: EndpointConfig, window: int) -> dict[str, Any]:
+def endpoint_settings(endpoint: EndpointConfig, window: int) -> dict[str, Any]:
     """Settings that fit a policy of any size. The server reads calls itself, unless it is asked in token ids."""
     return {
         "rollout.max_tokens_per_turn": min(4096, window // 4),
@@ -186,12 +189,6 @@ def _is_finished(journal: Journal) -> bool:
     return (journal.stage_dir(eval_label(0)) / "record.json").is_file()
 
 
-def _codec(folder: Path) -> ChatCodec:
-    from transformers import AutoTokenizer
-
-    return ChatCodec(AutoTokenizer.from_pretrained(folder))
-
-
 def evaluation_config(
     name: str,
     policy: str,
@@ -215,6 +212,7 @@ def evaluation_config(
         values["data"] = {"train": index, "heldout": index}
     values["rollout"] |= {"tasks_per_step": 1}
     layers = [Layer("eval", *flatten(values, "eval")), Layer("endpoint", base or {}), from_overrides(overrides)]
+    refuse_secrets(layers)
     values = nest(merge(layers).values)
     # after the overrides: the run of this name is removed before it is made, and must be no other
     return parse_config(values | {"project": "scores", "experiment": experiment}, "eval")

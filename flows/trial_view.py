@@ -9,6 +9,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from flows.printable import only_printable
 from flows.trajectory_view import show_trajectory
 from harness.verifier import Status
 from tasks.journal import Journal, JournalError, step_label
@@ -112,14 +113,15 @@ def _stage_table(trials: Sequence[Mapping[str, float]]) -> Table:
 def show_trial(console: Console, journal: Journal, session: str) -> None:
     """Conversation, diff and test report of the trial whose session id begins with `session`."""
     trial = find_trial(journal, session)
-    show_trajectory(console, trial.trajectory())
-    diff = trial.folder / "patch.diff"
-    if diff.is_file() and diff.read_text():
-        console.print(
-            Panel(Syntax(diff.read_text(), "diff", background_color="default"), title="diff", title_align="left")
-        )
-    console.print(Panel(_report(trial), title="tests", title_align="left"))
-    console.print(str(trial.folder), highlight=False, markup=False)
+    with only_printable(console):
+        show_trajectory(console, trial.trajectory())
+        diff = trial.folder / "patch.diff"
+        if diff.is_file() and diff.read_text():
+            console.print(
+                Panel(Syntax(diff.read_text(), "diff", background_color="default"), title="diff", title_align="left")
+            )
+        console.print(Panel(_report(trial), title="tests", title_align="left"))
+        console.print(str(trial.folder), highlight=False, markup=False)
 
 
 def _trials(journal: Journal, step: int | None) -> list[StoredTrial]:

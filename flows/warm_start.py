@@ -10,6 +10,7 @@ from prefect import flow
 from flows.diagnosis.process import recorded_end
 from flows.environment import default_root, tracking_uri
 from flows.open_run import open_journal
+from flows.step import both
 from flows.warm_start_config import WarmStartConfig
 from harness.demonstrations import find_demonstrator
 from harness.pool.index import read_index
@@ -29,10 +30,11 @@ from tasks.prepare import prepare_model, prepare_sandbox
 from tasks.progress import Event, emit
 from tasks.record_supervised_step import record_supervised_step
 from tasks.run import RunRef
+from tasks.run_log import logging_to
 from tasks.save_checkpoint import save_checkpoint
 from tasks.start_engines import stop_engines
 from tasks.start_learner import start_learner
-from tasks.track_run import end_tracking, start_tracking
+from tasks.track_run import tracked
 from tasks.update_policy import update_policy
 from tasks.verify_trials import verify_trials
 from trainer.learner.retention import Retention
@@ -72,7 +74,8 @@ async def warm_start(config: WarmStartConfig, root: Path | None = None) -> dict[
             emit(Event("note", "", "this warm start is complete; take another name to make another one"))
             return dict(known)
         emit(Event("note", "", f"journal in {run.journal.root}"))
-        return await _warm_start(run, config)
+        with logging_to(run):
+            return await _warm_start(run, config)
 
 
 def check_inputs(config: WarmStartConfig, root: Path) -> None:
@@ -104,22 +107,16 @@ async def _warm_start(run: RunRef, config: WarmStartConfig) -> dict[str, Any]:
     emit(Event("note", "", corpus_line(corpus)))
     emit(Event("supervised_run", "", total=total, data={"steps_per_epoch": per_epoch}))
     with ray_cluster():
-        status = "FAILED"
         try:
-            await start_tracking(run, config.model_dump(mode="json"))
-            done = await start_learner(run, model, config.learner.over(total))
-            if done == 0:
-                await _measure_before(run)
-            for step in range(1, total + 1):
-                if run.journal.stage(step_label(step), "record.json") is None:
-                    await _step(run, config, step, per_epoch, total)
-            folder = await export_policy(run, CORPUS)
-            status = "FINISHED"
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            status = "KILLED"
-            raise
+            async with tracked(run, config.model_dump(mode="json")):
+                done = await start_learner(run, model, config.learner.over(total))
+                if done == 0:
+                    await _measure_before(run)
+                for step in range(1, total + 1):
+                    if run.journal.stage(step_label(step), "record.json") is None:
+                        await _step(run, config, step, per_epoch, total)
+                folder = await export_policy(run, CORPUS)
         finally:
-            await end_tracking(run, status)
             await stop_engines(run)
     summary = _summary(run, corpus, total, folder)
     write_json(run.journal.root / SUMMARY, summary)
@@ -139,7 +136,7 @@ async def _demonstrate(run: RunRef, config: WarmStartConfig, model: Path, heldou
     await prepare_sandbox(config.sandbox, config.scaffold)
     plan = await plan_demonstrations(run, DEMONSTRATIONS, index, wanted.difficulty, wanted.most, config.scaffold)
     emit(Event("note", "", f"{plan['demonstrations']} demonstrations of {config.scaffold.name} on {index}"))
-    await asyncio.gather(
+    await both(
         run_demonstrations(
             run, DEMONSTRATIONS, model, config.window, config.window, config.sandbox, config.scaffold, config.budgets,
             wanted.concurrency, wanted.infra_attempts,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from flows.config import NAME, ConfigError
 from flows.configuration.layers import nest
+from flows.configuration.redaction import refuse_secrets
 from flows.configuration.words import from_overrides
 from harness.budgets import BudgetConfig
 from harness.sandbox import SandboxConfig
@@ -106,7 +107,9 @@ def warm_start_config(values: dict[str, Any], overrides: Iterable[str]) -> WarmS
     Raises:
         ConfigError: values that cannot run.
     """
-    words = from_overrides(overrides).values
+    layer = from_overrides(overrides)
+    refuse_secrets([layer])
+    words = layer.values
     for key in words:
         if key.partition(".")[0] not in SECTIONS:
             raise ConfigError(f"--set {key}: a warm start has no such setting; --set reaches {', '.join(SECTIONS)}")

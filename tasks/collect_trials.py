@@ -27,7 +27,7 @@ from tasks.groups import task_group
 from tasks.policy import worth_retrying
 from tasks.progress import Event, emit
 from tasks.run import RunRef
-from tasks.run_trials import _served, as_told
+from tasks.served_policy import as_told, served_policy
 from tasks.trial_files import StoredTrial, load_trial, store_trial, store_verdict
 from trainer.rollout import Outcome, Policy
 from trainer.serving.config import ServingConfig
@@ -47,7 +47,7 @@ async def collect_trials(
         model: The folder that the run's replicas serve.
         endpoint: Who serves the policy in their place.
     """
-    async with _served(run, Path(model or ""), serving, endpoint) as served:
+    async with served_policy(run, Path(model or ""), serving, endpoint) as served:
         policy = served.policy
         own = settings.model_copy(update={"window": min(settings.window, served.window)})
         return await fill(

@@ -69,7 +69,7 @@ def trial_folders(source: Path) -> list[Path]:
     """
     if not source.is_dir():
         raise CorpusError(f"{source}: no such folder; give that of a run, a collection, or of trials")
-    if _EVALUATION.fullmatch(source.resolve().name):
+    if any(_EVALUATION.fullmatch(part) for part in source.resolve().parts):
         raise CorpusError(
             f"{source}: these are trials of an evaluation, whose tasks are held out; learn from the trials of a "
             "collection or of training"

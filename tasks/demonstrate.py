@@ -11,13 +11,13 @@ from harness.budgets import BudgetConfig
 from harness.demonstrations import DemonstrationError, Oracle, demonstrate, find_demonstrator
 from harness.pool.index import TaskPointer
 from harness.pool.task import Task, TaskError
-from harness.proxy.codec import ChatCodec
+from harness.proxy.codec import codec_of
 from harness.proxy.server import ProxyServer
 from harness.reaper import reaping
 from harness.sandbox import SandboxConfig
 from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
-from harness.trial import TrialSpec, new_session_id, run_trial
+from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial
 from tasks.draw import Group, as_groups, groups_path, groups_table, read_groups, read_pool, spread
 from tasks.groups import task_group
 from tasks.journal import write_json, write_table
@@ -31,6 +31,10 @@ LABEL = "demonstrations"
 """The round that demonstrations belong to."""
 
 LEFT_OUT = "left_out.json"
+
+
+class DemonstrationsLost(RuntimeError):
+    """Infrastructure broke every demonstration: the machine is to blame, and none of them is taken for made."""
 
 
 @task(**staged("plan_demonstrations"))
@@ -76,6 +80,9 @@ async def run_demonstrations(
     """Run the demonstrations that have not ended, through the scaffold, its sandbox and the proxy. Returns outcomes.
 
     The model gives the tokenizer and chat template alone: nothing is sampled from it.
+
+    Raises:
+        DemonstrationsLost: none was left by the infrastructure; the next call makes them all again.
     """
     groups = read_groups(groups_path(run.journal.stage_dir(label)))
     ended = [load_trial(folder) for folder in run.journal.trials(label)]
@@ -83,6 +90,10 @@ async def run_demonstrations(
     there = {trial.group_id for trial in ended}
     oracle = Oracle(codec := await asyncio.to_thread(codec_of, model))
     limit = asyncio.Semaphore(concurrency)
+    lost: list[TrialResult] = []
+
+    def store(result: TrialResult) -> None:
+        store_trial(run.journal.trials_dir(label) / result.spec.session_id, result)
 
     async def one(group: Group, proxy: ProxyServer) -> None:
         async with limit:
@@ -96,7 +107,10 @@ async def run_demonstrations(
                 result = await run_trial(spec, proxy, sandbox, scaffold, budgets)
                 if result.outcome is not Outcome.INFRA_ERROR:
                     break
-            await asyncio.to_thread(store_trial, run.journal.trials_dir(label) / result.spec.session_id, result)
+            if result.outcome is Outcome.INFRA_ERROR:
+                lost.append(result)
+            else:
+                await asyncio.to_thread(store, result)
             outcomes[result.outcome] += 1
             emit(Event("trials", label, done=sum(outcomes.values()), total=len(groups)))
 
@@ -105,14 +119,15 @@ async def run_demonstrations(
             for group in groups:
                 if group.group_id not in there:
                     trials.create_task(one(group, proxy))
+    if lost and outcomes[Outcome.INFRA_ERROR] == outcomes.total():
+        ((most, _),) = Counter(str(result.error) for result in lost).most_common(1)
+        raise DemonstrationsLost(
+            f"all {len(lost)} demonstrations were lost to infrastructure, most often: {most[:300]}; mend the machine "
+            "(testgrad doctor), then the same command makes them"
+        )
+    for result in lost:
+        await asyncio.to_thread(store, result)
     return {str(outcome): count for outcome, count in sorted(outcomes.items())}
-
-
-def codec_of(model: Path) -> ChatCodec:
-    """The codec of a model's tokenizer."""
-    from transformers import AutoTokenizer
-
-    return ChatCodec(AutoTokenizer.from_pretrained(model))
 
 
 def _with_fixes(pointers: list[TaskPointer], scaffold: ScaffoldConfig) -> tuple[list[TaskPointer], dict[str, Any]]:

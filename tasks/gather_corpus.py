@@ -8,10 +8,10 @@ from typing import Any
 
 from prefect import task
 
+from harness.proxy.codec import codec_of
 from tasks.config import DataConfig
 from tasks.corpus import Corpus, choose, read_accepted, table_metadata, trial_folders
 from tasks.demonstrate import LABEL as DEMONSTRATIONS
-from tasks.demonstrate import codec_of
 from tasks.draw import read_groups
 from tasks.heldout import HeldOut
 from tasks.journal import read_json, write_json, write_table
@@ -71,9 +71,9 @@ def _gather(
     clusters: dict[str, str] = {}
     for source in [*sources, *own]:
         folders += trial_folders(source)
-        clusters |= _clusters(source)
-        for index in _heldout_of(source):
-            known.add_index(index)
+        home = _run_of(source)
+        clusters |= _clusters(home)
+        _hold_out(home, known)
     accepted = list(read_accepted(folders, codec, known, left_out))
     known.refuse()
     corpus = choose(
@@ -98,18 +98,30 @@ def _write(folder: Path, corpus: Corpus, trials: int) -> dict[str, Any]:
     return told
 
 
+def _run_of(source: Path) -> Path:
+    """The folder of the run or the collection whose trials `source` holds, all or some; itself if there is none."""
+    places = (source.resolve(), *source.resolve().parents)
+    return next((place for place in places[:4] if (place / "config.json").is_file()), source)
+
+
 def _clusters(source: Path) -> dict[str, str]:
     """What the tasks of a run or a collection belong to, by task id, as its groups say."""
     files = sorted([*source.glob("groups*.parquet"), *source.glob("steps/*/groups*.parquet")])
     return {group.task_id: group.cluster for file in files for group in read_groups(file)}
 
 
-def _heldout_of(source: Path) -> list[Path]:
-    """The index on which a run's policy is scored; none where that is the one it learns from, or not told."""
+def _hold_out(source: Path, known: HeldOut) -> None:
+    """Hold out the index on which a run's policy is scored, and what the index that it tries marks as held out.
+
+    A collection may be of a held-out index, of which its settings say no more than that.
+    """
     stored = read_json(source / "config.json")
     data = stored.get("config", {}).get("data") if isinstance(stored, dict) else None
     if not isinstance(data, dict):
-        return []
+        return
     config, root = DataConfig(**data), source.resolve().parent.parent
-    index = config.heldout_index(root)
-    return [index] if index != config.train_index(root) and index.is_file() else []
+    scored, tried = config.heldout_index(root), config.train_index(root)
+    if scored != tried and scored.is_file():
+        known.add_index(scored)
+    if tried.is_file():
+        known.add_marked(tried)

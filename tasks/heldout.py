@@ -34,6 +34,17 @@ class HeldOut:
             self.ids.setdefault(pointer.instance_id, str(index))
             self.paths.setdefault(pointer.task_path.resolve(), str(index))
 
+    def add_marked(self, index: Path) -> None:
+        """Hold out those tasks of an index that its own column `split` marks as such.
+
+        Raises:
+            PoolError: it cannot be read.
+        """
+        for pointer in read_index(index, absent_tasks=True):
+            if _is_marked(pointer):
+                self.ids.setdefault(pointer.instance_id, _column_of(index))
+                self.paths.setdefault(pointer.task_path.resolve(), _column_of(index))
+
     def look_at(self, task_id: str, task_path: Path) -> None:
         """Note a task that is to be learnt from; `refuse` complains of it if it is held out."""
         by = self.ids.get(task_id) or self.paths.get(task_path.resolve())
@@ -44,13 +55,21 @@ class HeldOut:
         """The same for the tasks of an index, whose own column `split` may hold them out."""
         for row in rows:
             self.look_at(row.instance_id, row.task_path)
-            if str(row.extra.get("split", "")).lower() in HELDOUT_SPLITS:
-                self._found[row.instance_id] = f"the column split of {index}"
+            if _is_marked(row):
+                self._found[row.instance_id] = _column_of(index)
 
     def refuse(self) -> None:
         """Raises HeldOutError if a task that was looked at is held out, with its name and who says so."""
         if self._found:
             raise HeldOutError(_complaint(self._found))
+
+
+def _is_marked(row: TaskPointer) -> bool:
+    return str(row.extra.get("split", "")).lower() in HELDOUT_SPLITS
+
+
+def _column_of(index: Path) -> str:
+    return f"the column split of {index}"
 
 
 def _complaint(found: Mapping[str, str]) -> str:

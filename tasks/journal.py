@@ -23,6 +23,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+ASKED = "asked.json"
+"""In the folder of an evaluation or a collection by itself: all that its trials depend on; a run has none."""
+
 _STEP = re.compile(r"step_(\d{6})")
 
 

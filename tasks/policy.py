@@ -7,6 +7,8 @@ from prefect.client.schemas.objects import State
 from prefect.context import TaskRunContext
 from prefect.tasks import exponential_backoff
 
+from trainer.learner.calls import RankFailure
+
 RETRIES = 2
 
 PERMANENT = (ValueError, TypeError, KeyError, AssertionError)
@@ -24,6 +26,9 @@ async def worth_retrying(task: Any, task_run: Any, state: State[Any]) -> bool:
         await state.aresult()
     except PERMANENT:
         return False
+    except RankFailure as failure:
+        # nobody is left to ask, and the answer would hide why
+        return not failure.group_is_lost
     except Exception:
         return True
     return False

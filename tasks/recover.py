@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -57,16 +58,34 @@ async def restore_learner(
     journaled = run.journal.finished_steps("update.json")
     newest = max(journaled, default=0)
     done = await learner.updates()  # which a learner that outlived its run answers once it has saved
+    where = await _astray(run, learner, done, newest)
     for name in await asyncio.to_thread(remove_garbage, run.journal.checkpoints):
         emit(Event("note", "", f"removed {name}, which was never finished"))
-    if done < newest:
+    if done != newest or where:
         checkpoints = [c for c in list_checkpoints(run.journal.checkpoints) if c.step <= newest]
-        if checkpoints and checkpoints[-1].step > done:
+        if checkpoints and (where or checkpoints[-1].step > done):
             emit(Event("note", "", f"restoring checkpoint {checkpoints[-1].path.name}"))
             await asyncio.to_thread(_require_sampler, run, checkpoints[-1], sampler)
             done = await learner.load(checkpoints[-1].path)
+        elif where:
+            raise JournalError(
+                f"the learner that is alive {where}, the journal at {newest}, and no checkpoint leads back; "
+                "stop the run and start it again: a new learner replays the journal"
+            )
         await _replay(run, learner, done, newest, temperature)
     return newest
+
+
+async def _astray(run: RunRef, learner: LearnerGroup, done: int, newest: int) -> str | None:
+    """Where a learner that outlived its run is, if not at an update of the journal."""
+    if done < 0:
+        return "is in the middle of an update that failed"
+    if done > newest:
+        return f"is at update {done}"
+    known = run.journal.stage(step_label(done), "update.json") if done else None
+    if known is not None and await learner.fingerprint() != known["fingerprint"]:
+        return f"is at update {done} with other weights"  # a replay, which was refused
+    return None
 
 
 def _require_sampler(run: RunRef, checkpoint: Checkpoint, sampler: SamplerConfig) -> None:
@@ -81,27 +100,43 @@ def _require_sampler(run: RunRef, checkpoint: Checkpoint, sampler: SamplerConfig
 
 
 async def _replay(run: RunRef, learner: LearnerGroup, done: int, newest: int, temperature: float) -> None:
+    """Apply the journaled updates from `done` on. The journal is only changed if all of them were as it says."""
+    made_anew: dict[int, dict[str, Any]] = {}
+    ranks = len(learner.actors)
     for step in range(done + 1, newest + 1):
         emit(Event("note", "", f"replaying update {step} of {newest} from its journaled batch"))
         known = run.journal.stage(step_label(step), "update.json")
         if known is None:
             raise JournalError(f"update {step} is missing in {run.journal.root}, but update {newest} is there")
-        record = await learner.update(step, run.journal.stage_dir(step_label(step)) / "batch.parquet", temperature)
-        if record.fingerprint == known["fingerprint"]:
+        batch = run.journal.stage_dir(step_label(step)) / "batch.parquet"
+        record = await learner.update(step, batch, temperature, known.get("lr_total_steps"))
+        if record.fingerprint == known["fingerprint"] and record.adapters == known.get("adapters", record.adapters):
             continue
-        ranks = len(learner.actors)
-        if known.get("ranks", ranks) == ranks or not _differ_by_rounding(record.metrics, known["metrics"]):
+        # an update goes on from one that was rounded otherwise, or is rounded otherwise itself
+        others = bool(made_anew) or known.get("ranks", ranks) != ranks
+        if not others or not _same_but_for_rounding(record.metrics, known["metrics"]):
             raise JournalError(
                 f"replayed update {step} gave weights {record.fingerprint[:12]}, "
                 f"the journal says {known['fingerprint'][:12]}: "
                 "another machine kind or library; start a new experiment from a checkpoint"
             )
-        text = f"update {step} was made by {known['ranks']} ranks, and is now by {ranks}: sums in another order"
+        before = {"fingerprint": known["fingerprint"], "ranks": known.get("ranks", ranks)}
+        made_anew[step] = known | record.to_json() | {"ranks": ranks, "earlier": [*known.get("earlier", []), before]}
+        text = f"update {step} was made by {before['ranks']} ranks, and is now by {ranks}: sums in another order"
         emit(Event("note", "", text))
-        again = known | {"fingerprint": record.fingerprint, "metrics": record.metrics, "ranks": ranks}
+    for step, again in made_anew.items():
         write_json(run.journal.stage_dir(step_label(step)) / "update.json", again)
 
 
-def _differ_by_rounding(now: Mapping[str, float], then: Mapping[str, float]) -> bool:
-    """Whether two runs of an update, on different numbers of ranks, had the same gradient."""
-    return math.isclose(now["actor/grad_norm"], then["actor/grad_norm"], rel_tol=0.02)
+_EXACT = ("actor/lr", "actor/update_tokens", "actor/skipped_steps")
+_ROUNDED = ("actor/grad_norm", "critic/grad_norm")
+"""Metrics of an update that are the same on any number of ranks, and those that are but for rounding."""
+
+
+def _same_but_for_rounding(now: Mapping[str, float], then: Mapping[str, float]) -> bool:
+    """Whether two runs of an update, on different numbers of ranks, took the same steps with the same gradient."""
+    if any(now.get(name) != then.get(name) for name in _EXACT):
+        return False
+    # an update that took no step has no norm
+    norms = [(now.get(name), then.get(name)) for name in _ROUNDED]
+    return all(one == other or (one and other and math.isclose(one, other, rel_tol=0.02)) for one, other in norms)

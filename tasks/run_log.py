@@ -5,6 +5,7 @@
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,7 +111,7 @@ def _follow(path: Path, poll: float) -> Iterator[dict[str, Any]]:
         while not path.is_file():
             time.sleep(poll)
         with path.open(encoding="utf-8", errors="replace") as lines:
-            inode = path.stat().st_ino if path.exists() else 0
+            inode = os.fstat(lines.fileno()).st_ino
             partial = ""
             while True:
                 partial += lines.readline()

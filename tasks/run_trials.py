@@ -4,34 +4,29 @@ import asyncio
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prefect import task
 
 from harness.budgets import BudgetConfig
-from harness.endpoint import Endpoint, EndpointConfig, open_endpoint
-from harness.proxy.codec import ChatCodec
+from harness.endpoint import Endpoint, EndpointConfig
 from harness.proxy.server import ProxyServer
-from harness.proxy.tool_calls import ToolReader
 from harness.reaper import reaping
 from harness.sandbox import SandboxConfig, require_isolation
 from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
-from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
+from harness.trial import TrialSpec, new_session_id, run_trial_with_retries
 from tasks.draw import Group, groups_path, read_groups
 from tasks.groups import task_group
 from tasks.policy import staged
 from tasks.progress import Event, emit
 from tasks.run import RunRef
+from tasks.served_policy import Served, as_told, served_policy
 from tasks.trial_files import load_trial, store_trial
 from trainer.rollout import Outcome, Sampling
 from trainer.serving.config import ServingConfig
-from trainer.serving.pool import ReplicaPool
 
 
 @task(**staged("run_trials"))
@@ -89,47 +84,13 @@ async def run_trials(
     with owned_by(project=run.project, run=run.experiment):
         async with (
             reaping(sandbox),
-            _served(run, model, serving, endpoint) as served,
+            served_policy(run, model, serving, endpoint) as served,
             ProxyServer(served.policy, served.codec, served.window, tools=served.tools) as proxy,
             task_group() as trials,
         ):
             for group in missing:
                 trials.create_task(one(group, served, proxy))
     return {"outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome}, "seconds": time.monotonic() - started}
-
-
-@dataclass(frozen=True)
-class Served:
-    """The policy of a round's trials, with what turns messages into its tokens and back."""
-
-    policy: ReplicaPool | Endpoint
-    codec: ChatCodec
-    tools: ToolReader
-    window: int
-
-
-@asynccontextmanager
-async def _served(
-    run: RunRef, model: Path, serving: ServingConfig, endpoint: EndpointConfig | None
-) -> AsyncIterator[Served]:
-    """The run's replicas, or the endpoint."""
-    parsers = serving.tool_call_parser, serving.reasoning_parser
-    if endpoint is None:
-        policy = ReplicaPool.attach(run.name)
-        codec, tools = await asyncio.to_thread(_voices, model, *parsers)
-        yield Served(policy, codec, tools, serving.window)
-        return
-    async with open_endpoint(endpoint, *parsers) as opened:
-        yield Served(opened, opened.codec, opened.tools, opened.window)
-
-
-def as_told(result: TrialResult, endpoint: Endpoint) -> None:
-    """Of a trial behind an endpoint, add what the endpoint counted, and take away the records that are no tokens."""
-    if (usage := endpoint.usage.pop(result.spec.session_id, None)) is not None:
-        result.counters |= usage.counters()
-    if not endpoint.has_tokens:
-        result.rollouts = []
-        result.counters["tokens_unknown"] = 1
 
 
 def missing_trials(groups: Sequence[Group], ended: Mapping[str, int]) -> list[Group]:
@@ -143,12 +104,3 @@ def missing_trials(groups: Sequence[Group], ended: Mapping[str, int]) -> list[Gr
 def greedily(sampling: Sampling) -> Sampling:
     """The most likely token each time. Log-probs are then those at temperature 1; nothing is trained on them."""
     return dataclasses.replace(sampling, temperature=0.0, top_p=1.0)
-
-
-@lru_cache(maxsize=4)
-def _voices(model: Path, tool_call_parser: str | None, reasoning_parser: str | None) -> tuple[ChatCodec, ToolReader]:
-    """What turns messages into the model's tokens and back, and what reads tool calls out of them."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    return ChatCodec(tokenizer), ToolReader(tokenizer, tool_call_parser, reasoning_parser)

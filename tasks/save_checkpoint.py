@@ -11,6 +11,7 @@ from prefect import task
 
 from harness.pool.sampler import SamplerConfig
 from tasks.policy import staged
+from tasks.progress import Event, emit
 from tasks.retention import apply_retention
 from tasks.run import RunRef
 from tasks.sampler_state import state_before
@@ -72,19 +73,22 @@ class Saving:
     def check(self) -> None:
         """Raise what the save raised, if it has failed by now."""
         if self._task is not None and self._task.done():
-            self._task.result()
+            done, self._task = self._task, None
+            done.result()
 
     async def end(self) -> None:
         """Wait for it. Raises what it raised."""
         if self._task is not None:
-            await self._task
-            self._task = None
+            current, self._task = self._task, None
+            await current
 
     async def stop(self) -> None:
-        """Give it up, as the run ends otherwise."""
+        """Give it up, as the run ends otherwise. What it raised that nobody has heard of is told."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+            if not self._task.cancelled() and self._task.exception() is not None:
+                emit(Event("note", "", f"the last checkpoint was not written: {self._task.exception()}"))
 
 
 @asynccontextmanager

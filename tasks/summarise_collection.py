@@ -70,6 +70,7 @@ def summary(table: pa.Table) -> dict[str, Any]:
         "mixed": mixed,
         "wanted": wanted,
         "counted": counted,
+        "trials": sum(row["n"] for row in rows),
         "solved": sum(row["k"] for row in rows),
         "coverage": counted / wanted if wanted else 0.0,
         "lost": sum(row["lost"] for row in rows),

@@ -33,11 +33,15 @@ async def summarise_evaluation(
         trained_step: After which of its steps, where the journal of the evaluation counts otherwise.
     """
     folder = run.journal.stage_dir(label)
-    trials = [load_trial(trial) for trial in run.journal.trials(label)]
-    summary = {"step": step} | summarise(trials, read_groups(folder / "groups.parquet"))
+    summary = await asyncio.to_thread(_summary, run, label, step)
     await asyncio.to_thread(write_trial_table, run.journal, label)
-    write_json(folder / "record.json", summary)
+    await asyncio.to_thread(write_json, folder / "record.json", summary)
     trained_step = step if trained_step is None else trained_step
     await asyncio.to_thread(track_evaluation, run, label, trained_step, summary, tracing, trained)
     emit(Event("eval", label, done=step, data=summary))
     return summary
+
+
+def _summary(run: RunRef, label: str, step: int) -> dict[str, Any]:
+    trials = [load_trial(trial) for trial in run.journal.trials(label)]
+    return {"step": step} | summarise(trials, read_groups(run.journal.stage_dir(label) / "groups.parquet"))

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 from prefect import task
 
@@ -14,6 +15,8 @@ from trainer.learner.group import LearnerGroup
 from trainer.serving.buckets import WeightSyncError
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
+
+T = TypeVar("T")
 
 
 @task(**staged("sync_weights"))
@@ -35,7 +38,8 @@ async def bring_to_version(run: RunRef, version: int, serving: ServingConfig) ->
     """
     started = time.monotonic()
     learner, replicas = LearnerGroup.attach(run.name), ReplicaPool.attach(run.name)
-    updates = await learner.updates()
+    # a learner whose sync hangs answers nothing
+    updates = await _in_time(learner.updates(), version, serving)
     if updates != version:
         raise JournalError(f"weight version {version} was to be served, but the learner has applied {updates} updates")
     fingerprint: str | None = None
@@ -55,9 +59,9 @@ async def bring_to_version(run: RunRef, version: int, serving: ServingConfig) ->
     return {"version": version, "fingerprint": fingerprint, "seconds": seconds, "metrics": metrics}
 
 
-async def _in_time(sync: Any, version: int, serving: ServingConfig) -> str:
+async def _in_time(answer: Awaitable[T], version: int, serving: ServingConfig) -> T:
     try:
-        return str(await asyncio.wait_for(sync, serving.sync_timeout))
+        return await asyncio.wait_for(answer, serving.sync_timeout)
     except TimeoutError:
         raise WeightSyncError(
             f"version {version} was not there after serving.sync_timeout of {serving.sync_timeout:g} s; "

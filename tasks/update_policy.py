@@ -11,7 +11,8 @@ from tasks.run import RunRef
 from trainer.learner.group import LearnerGroup
 
 
-@task(**staged("update_policy"))
+# one that failed leaves weights that no second try can go on from: only a checkpoint leads back
+@task(**staged("update_policy", retries=0))
 async def update_policy(run: RunRef, label: str, step: int, temperature: float) -> dict[str, Any]:
     """Update the weights from batch.parquet and journal what came out."""
     started = time.monotonic()

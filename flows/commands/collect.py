@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from flows.commands.errors import clear_errors
+from flows.commands.errors import checked, clear_errors
 from flows.environment import default_root, prepare
 
 console = Console()
@@ -87,7 +87,7 @@ def collect(
             raise ConfigError("--endpoint and --model belong together, --tokenizer and --window to both; give the two")
         if endpoint is not None and policy is not None:
             raise ConfigError(f"name one policy: {policy}, or what --endpoint serves")
-        wanted = _checked(CollectConfig, values)
+        wanted = checked(CollectConfig, **values)
         with collect_bar(shown):
             record = asyncio.run(flow(wanted, root))
     if as_json:
@@ -96,19 +96,3 @@ def collect(
         print_collection(console, record)
     if record["coverage"] < 1:
         raise typer.Exit(1)
-
-
-def _checked(model: Any, values: dict[str, Any]) -> Any:
-    """The model of these values, or the first thing that is wrong with them as bad input."""
-    from pydantic import ValidationError
-
-    from flows.config import ConfigError
-
-    try:
-        return model(**values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(
-            f"{where}: {problem['msg'].removeprefix('Value error, ')} (got {problem['input']!r})"
-        ) from error

@@ -4,9 +4,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+
+from flows.printable import printable_lines
 
 _OURS = ("flows", "tasks", "harness", "trainer", "deployments")
 
@@ -29,8 +32,30 @@ def clear_errors(stopped: str = "stopped") -> Iterator[None]:
         if os.environ.get("TESTGRAD_DEBUG") or not raised_here:
             raise
         console = Console(stderr=True)
-        console.print(f"[bold red]error[/bold red] {escape(str(cause))}", highlight=False, soft_wrap=True)
+        console.print(
+            f"[bold red]error[/bold red] {escape(printable_lines(str(cause)))}", highlight=False, soft_wrap=True
+        )
         sys.exit(2)
+
+
+def checked(model: Any, **values: Any) -> Any:
+    """The pydantic model of these values.
+
+    Raises:
+        ConfigError: the first thing that is wrong with them, in a line.
+    """
+    from pydantic import ValidationError
+
+    from flows.config import ConfigError
+
+    try:
+        return model(**values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        # what a validator of ours refuses it names itself, unless it is an address with a password
+        got = "" if problem["type"] == "value_error" else f" (got {problem['input']!r})"
+        raise ConfigError(f"{where}: {problem['msg'].removeprefix('Value error, ')}{got}") from None
 
 
 def _interrupts() -> tuple[type[BaseException], ...]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from flows.commands.errors import clear_errors
 from flows.environment import default_root
+from flows.printable import printable, printable_lines
 
 _COLOURS = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red"}
 
@@ -67,14 +68,14 @@ def _number(name: Any) -> int | None:
 
 def _show(console: Console, entry: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(entry, ensure_ascii=False), flush=True)
+        print(json.dumps(entry), flush=True)
         return
     level = str(entry.get("level", ""))
     text = Text(str(entry.get("time", ""))[:19].replace("T", " "), style="dim")
     text.append(f" {level:<7}", style=_COLOURS.get(level, ""))
     where = " ".join(str(entry[name]) for name in ("flow_run", "task_run", "trial") if entry.get(name))
-    text.append(f" {where}" if where else "", style="cyan")
-    text.append(f" {entry.get('message', '')}")
+    text.append(f" {printable(where)}" if where else "", style="cyan")
+    text.append(f" {printable_lines(str(entry.get('message', '')))}")
     console.print(text, highlight=False)
     if entry.get("exception"):
-        console.print(Text(str(entry["exception"]), style="dim"), highlight=False)
+        console.print(Text(printable_lines(str(entry["exception"])), style="dim"), highlight=False)

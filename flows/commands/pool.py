@@ -4,12 +4,12 @@ import asyncio
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from flows.commands.errors import clear_errors
+from flows.commands.errors import checked, clear_errors
 from flows.environment import default_root, prepare
 
 pool_app = typer.Typer(
@@ -306,7 +306,7 @@ def build(
         if (writer_url is None) != (writer_model is None):
             raise ConfigError("--writer-url and --writer-model belong together; give both")
         writer = WriterConfig(url=writer_url, model=writer_model) if writer_url and writer_model else None
-        config = _build_config(
+        config = checked(
             BuildConfig, seed=seed, tasks_per_package=tasks, kinds=kind or [], requirements=with_ or [],
             exclude=exclude or [], only=only or [], pass_to_pass=pass_to_pass, writer=writer, workers=workers,
         )  # fmt: skip
@@ -383,20 +383,6 @@ def export(
         _say(f"{len(done)} tasks in {target}" + (f", {len(rejected)} left out" if rejected else ""))
     if rejected:
         raise typer.Exit(1)
-
-
-def _build_config(model: Any, **values: Any) -> Any:
-    """The config, or the first thing that is wrong with it as bad input."""
-    from pydantic import ValidationError
-
-    from flows.config import ConfigError
-
-    try:
-        return model(**values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(f"{where}: {problem['msg'].removeprefix('Value error, ')}") from error
 
 
 def _import_plugins(names: list[str] | None) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -35,15 +35,18 @@ _COLUMNS = {
 _LEAST_ADVANCE = 5.0
 """Percent between two updates of a bar: a step has hundreds of trials, and the server counts requests."""
 
+_PATIENCE_SEC = 30.0
+
 _log = logging.getLogger(__name__)
 
 
-@contextmanager
-def showing(name: str) -> Iterator[None]:
-    """Show events inside the block as artifacts."""
+@asynccontextmanager
+async def showing(name: str) -> AsyncIterator[None]:
+    """Show events inside the block as artifacts; those that are being written at its end are waited for."""
     artifacts = _Artifacts(re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-"))
     with watching(artifacts.see):
         yield
+    await artifacts.written()
 
 
 class _Artifacts:
@@ -70,7 +73,7 @@ class _Artifacts:
             work = self._steps(list(self._rows))
         elif event.kind == "eval":
             work = self._scores(event)
-        elif event.kind == "trials" and event.total:
+        elif event.kind in ("trials", "collect") and event.total:
             percent = 100.0 * event.done / event.total
             if percent == 100.0 or percent - self._shown.get(event.label, -100.0) >= _LEAST_ADVANCE:
                 self._shown[event.label] = percent
@@ -79,6 +82,11 @@ class _Artifacts:
             task = loop.create_task(self._quietly(work))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
+
+    async def written(self) -> None:
+        """Wait for what is being written: with the flow its loop ends, and the last score with it."""
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=_PATIENCE_SEC)
 
     async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
         async with self._turn:

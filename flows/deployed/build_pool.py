@@ -44,7 +44,7 @@ async def build_pool(build: BuildForm) -> dict[str, Any]:
         build: Which packages, and how many tasks.
     """
     sources, config = plan(build)
-    with on_worker(f"build-pool-{build.pool}") as root:
+    async with on_worker(f"build-pool-{build.pool}") as root:
         folder = root / "pools" / build.pool
         results = await _build(folder, sources, config)
     return {

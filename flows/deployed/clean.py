@@ -31,7 +31,7 @@ async def clean(what: CleanForm = CleanForm()) -> dict[str, Any]:  # noqa: B008 
     Args:
         what: Where to look.
     """
-    with on_worker("clean"):
+    async with on_worker("clean"):
         sweep = await asyncio.to_thread(reap, SandboxConfig(), what.backends, apply=what.apply)
     return told(sweep, what.apply)
 

@@ -72,7 +72,7 @@ async def evaluate_checkpoint(evaluation: EvaluateForm = EvaluateForm()) -> Any:
         "top_p": more.top_p,
         "max_tasks": evaluation.max_tasks,
     }
-    with on_worker("evaluate") as root:
+    async with on_worker("evaluate") as root:
         if more.endpoint is not None:
             return await score_endpoint(more.endpoint, root, evaluation.index, options, more.settings, more.probe)
         model = choose(evaluation, root)

@@ -32,7 +32,7 @@ async def export(export: ExportForm) -> str:
     Args:
         export: Which one, and where to.
     """
-    with on_worker("export") as root:
+    async with on_worker("export") as root:
         checkpoint = choose(EvaluateForm(what="run", name=export.run), root)
         if checkpoint is None:
             raise ConfigError(f"run: {export.run} has no checkpoint yet")

@@ -24,7 +24,7 @@ async def train(run: TrainForm) -> dict[str, Any]:
     """
     config = run.to_config()
     name = f"{config.project}-{config.experiment}"
-    with on_worker(name) as root:
+    async with on_worker(name) as root:
         await link_artifacts(name, root, config.project, config.experiment)
         # its body, not a flow of its own: the steps are subflows of this run, which is what the UI retries
         summary: dict[str, Any] = await train_run.fn(config, root)

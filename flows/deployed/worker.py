@@ -1,8 +1,8 @@
 """What a flow does first when a worker runs it: the same as a command, but for what the worker has set already."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from deployments.guardian import OWNER
@@ -10,8 +10,8 @@ from flows.deployed.artifacts import showing
 from flows.environment import default_root, prepare
 
 
-@contextmanager
-def on_worker(name: str) -> Iterator[Path]:
+@asynccontextmanager
+async def on_worker(name: str) -> AsyncIterator[Path]:
     """The root of runs. Inside, what goes on is shown as artifacts of the flow run, under keys that begin with `name`.
 
     What the flow leaves running when it is killed is ended (`deployments.guardian`).
@@ -20,5 +20,5 @@ def on_worker(name: str) -> Iterator[Path]:
     os.environ.pop(OWNER, None)
     root = default_root()
     prepare(root, quiet=False)
-    with showing(name):
+    async with showing(name):
         yield root

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from flows.diagnosis.process import END, End, Process, read_end, read_process
 from tasks.draw import read_draws
-from tasks.journal import Journal, JournalError, eval_label, step_label
+from tasks.journal import ASKED, Journal, JournalError, eval_label, step_label
 from tasks.lease import NAME as LEASE
 from tasks.trial_table import TABLE, TRIAL_SCHEMA, read_object, read_trial_folders
 from trainer.learner.checkpoint import MARKER
@@ -74,6 +74,9 @@ class RunFacts:
 
     @property
     def total_steps(self) -> int | None:
+        """Steps of the schedule; None for what has none, though its settings may be those of a run."""
+        if (self.journal.root / ASKED).is_file():
+            return None
         total = self.setting("schedule.total_steps")
         return total if isinstance(total, int) else None
 

@@ -1,6 +1,7 @@
 """Texts for a terminal: what trials, engines and errors say may hold secrets, and characters that command terminals."""
 
 from flows.configuration.redaction import Redactor
+from flows.printable import printable
 
 
 class Shown:
@@ -10,7 +11,7 @@ class Shown:
         self._redactor = Redactor()
 
     def __call__(self, text: str) -> str:
-        return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in self._redactor.text(text))
+        return printable(self._redactor.text(text))
 
     def lines(self, text: str) -> str:
         """The same for a text whose lines are kept."""

@@ -43,7 +43,7 @@ async def judge_first_step(run: RunRef, config: DiagnosisConfig) -> None:
     lines = [line for item in judged for line in told(item)]
     for line in [f"first step: {worst(judged)}", *lines]:
         emit(Event("note", label, line))
-    write_json(run.journal.stage_dir(label) / FIRST_STEP, verdict_json(judged))
+    await asyncio.to_thread(write_json, run.journal.stage_dir(label) / FIRST_STEP, verdict_json(judged))
     await _publish(run, judged)
     reasons = [line for item in judged if item.stops for line in told(item)]
     if reasons and config.stop:

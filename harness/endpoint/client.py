@@ -18,6 +18,8 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _SHOWN_CHARS = 300
+_SHORTEST_KEY = 6
+"""Characters below which a key is none, but a word such as `EMPTY`."""
 
 
 class EndpointError(RuntimeError):
@@ -33,16 +35,14 @@ class EndpointClient:
 
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
-        headers = {"Content-Type": "application/json"} | (
-            {"Authorization": f"Bearer {config.key}"} if config.key else {}
-        )
+        self._key = config.key or ""
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
         # a proxy of the environment cannot reach a server on this machine
-        local = httpx.URL(config.url).host in ("127.0.0.1", "localhost", "::1")
         self._http = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(config.request_sec, connect=30.0),
             limits=httpx.Limits(max_connections=None),
-            trust_env=not local,
+            trust_env=not config.is_local,
         )
 
     async def close(self) -> None:
@@ -75,29 +75,31 @@ class EndpointClient:
                 continue
             if response.status_code not in _AGAIN:
                 return self._read(path, response)
-            problem, busy = _told(response), response
+            problem, busy = self._told(response), response
         tries = f"{self._config.attempts} tries"
         raise EndpointError(f"{self._config.url}{path} gave no answer in {tries}: {problem}")
 
     def _read(self, path: str, response: httpx.Response) -> Any:
         where = f"{self._config.url}{path}"
         if response.status_code in (400, 413, 422) and _TOO_LONG.search(response.text):
-            raise WindowExceeded(_told(response))
+            raise WindowExceeded(self._told(response))
         if response.status_code in (401, 403):
             raise EndpointRefused(
-                f"{where} refuses the key ({_told(response)}); set {self._config.key_variable} in the environment"
+                f"{where} refuses the key ({self._told(response)}); set {self._config.key_variable} in the environment"
             )
         if response.status_code == 404:
             raise EndpointRefused(
-                f"{where} knows no model {self._config.model!r}, or no such path ({_told(response)}); "
+                f"{where} knows no model {self._config.model!r}, or no such path ({self._told(response)}); "
                 "correct the address (it ends in /v1) or the name"
             )
         if response.status_code >= 300:
-            raise EndpointRefused(f"{where} refuses the request: {_told(response)}")
+            raise EndpointRefused(f"{where} refuses the request: {self._told(response)}")
         try:
             return response.json()
         except ValueError as error:
-            raise EndpointError(f"{where} answered with no JSON: {response.text[:_SHOWN_CHARS]!r}") from error
+            raise EndpointError(
+                f"{where} answered with no JSON: {self._without_key(response.text)[:_SHOWN_CHARS]!r}"
+            ) from error
 
     def _pause(self, failures: int, response: httpx.Response | None) -> float:
         """What the server asks for, else twice as long each time, with jitter: trials must not come all at once."""
@@ -106,12 +108,15 @@ class EndpointClient:
             return min(float(asked), _LONGEST_PAUSE_SEC)
         return min(_FIRST_PAUSE_SEC * 2.0 ** (failures - 1), _LONGEST_PAUSE_SEC) * random.uniform(0.5, 1.5)
 
+    def _told(self, response: httpx.Response) -> str:
+        """Status, and the server's own words."""
+        try:
+            error = response.json().get("error", {})
+            text = error.get("message", "") if isinstance(error, dict) else str(error)
+        except (ValueError, AttributeError):
+            text = ""
+        return f"{response.status_code} {self._without_key(str(text or response.text))[:_SHOWN_CHARS]}".strip()
 
-def _told(response: httpx.Response) -> str:
-    """Status, and the server's own words."""
-    try:
-        error = response.json().get("error", {})
-        text = error.get("message", "") if isinstance(error, dict) else str(error)
-    except (ValueError, AttributeError):
-        text = ""
-    return f"{response.status_code} {(text or response.text)[:_SHOWN_CHARS]}".strip()
+    def _without_key(self, text: str) -> str:
+        """Servers exist that repeat the key which they refuse; what they say ends in logs and trials."""
+        return text.replace(self._key, "***") if len(self._key) >= _SHORTEST_KEY else text

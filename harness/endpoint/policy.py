@@ -105,7 +105,8 @@ class Endpoint:
         return Generation(ids, [min(value, 0.0) for value in logprobs], [0] * len(ids), _finish(choice))
 
     def _count(self, answer: Any, session_id: str) -> None:
-        told, usage = answer.get("usage") or {}, self.usage[session_id]
+        told, usage = answer.get("usage"), self.usage[session_id]
+        told = told if isinstance(told, dict) else {}
         usage.prompt_tokens += int(told.get("prompt_tokens") or 0)
         usage.completion_tokens += int(told.get("completion_tokens") or 0)
         usage.requests += 1
@@ -144,7 +145,8 @@ async def _window(config: EndpointConfig, client: EndpointClient) -> int:
         if config.window is None:
             raise
         return config.window
-    models = {str(entry.get("id")): entry for entry in listed.get("data", []) if isinstance(entry, dict)}
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    models = {str(entry.get("id")): entry for entry in entries or () if isinstance(entry, dict)}
     if models and config.model not in models:
         raise EndpointRefused(
             f"{config.url} serves no model {config.model!r}; it lists {', '.join(sorted(models)[:10])}"

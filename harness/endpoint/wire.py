@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.endpoint.client import EndpointError
-from harness.proxy.codec import AnswerText, ChatCodec, _template_id
+from harness.proxy.codec import AnswerText, ChatCodec, template_id
 from harness.proxy.conversation import Tool, ToolCall
 from harness.proxy.tool_calls import Reading, ToolReader
 from trainer.rollout import Generation
@@ -163,7 +163,7 @@ def _for_chat(message: dict[str, Any]) -> dict[str, Any]:
         told["content"] = message["content"] or None
         told["tool_calls"] = [
             # a tool's message names the call by the id that the codec makes of it
-            call | {"id": _template_id(call["id"]), "function": _with_text_arguments(call["function"])}
+            call | {"id": template_id(call["id"]), "function": _with_text_arguments(call["function"])}
             for call in calls
         ]
     return told

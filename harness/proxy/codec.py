@@ -6,6 +6,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from harness.proxy.conversation import ChatMessage, Tool
@@ -206,7 +207,7 @@ class ChatCodec:
         mark = _mark()
         calls = [
             {
-                "id": _template_id(call["id"]),
+                "id": template_id(call["id"]),
                 "type": "function",
                 "function": {"name": call["name"], "arguments": {"x": mark} if last else {}},
             }
@@ -318,14 +319,14 @@ def _as_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
             names.update({call["id"]: call["name"] for call in calls})
             shown["tool_calls"] = [
                 {
-                    "id": _template_id(call["id"]),
+                    "id": template_id(call["id"]),
                     "type": "function",
                     "function": {"name": call["name"], "arguments": _as_object(call["arguments"])},
                 }
                 for call in calls
             ]
         if "tool_call_id" in message:
-            shown["tool_call_id"] = _template_id(message["tool_call_id"])
+            shown["tool_call_id"] = template_id(message["tool_call_id"])
             name = message.get("name") or names.get(message["tool_call_id"])
             shown |= {"name": name} if name else {}
         dicts.append(shown)
@@ -341,8 +342,19 @@ def _as_object(arguments: str) -> Any:
     return value if isinstance(value, dict) else arguments
 
 
-def _template_id(call_id: str) -> str:
-    # Mistral's templates print the id and refuse one that has not exactly nine letters and digits.
+def codec_of(model: Path) -> ChatCodec:
+    """The codec of the tokenizer in a model's folder.
+
+    Raises:
+        CodecError: the tokenizer has no chat template.
+    """
+    from transformers import AutoTokenizer
+
+    return ChatCodec(AutoTokenizer.from_pretrained(model))
+
+
+def template_id(call_id: str) -> str:
+    """The id under which templates are shown a call: Mistral's refuse one that has not nine letters and digits."""
     if len(call_id) == 9 and call_id.isascii() and call_id.isalnum():
         return call_id
     return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]

@@ -7,6 +7,7 @@ from support.journals import make_result, make_run, write_trial
 from typer.testing import CliRunner
 
 from flows.cli import app
+from tasks.journal import JournalError
 
 
 @pytest.fixture
@@ -80,6 +81,15 @@ def test_trials_of_a_run(invoke, tmp_path):
 def test_faults_of_the_code_keep_their_traceback(invoke, monkeypatch):
     monkeypatch.setattr("flows.trial_view.list_trials", lambda *_: 1 / 0)
     assert isinstance(invoke("trials", "a/b").exception, ZeroDivisionError)
+
+
+def test_an_error_commands_no_terminal(invoke, monkeypatch):
+    def fail(*_):
+        raise JournalError("gone \x1b[2J\nat once")
+
+    monkeypatch.setattr("flows.trial_view.list_trials", fail)
+    result = invoke("trials", "a/b")
+    assert result.exit_code == 2 and "at once" in result.output and "\x1b" not in result.output
 
 
 def test_debugging_shows_where_a_message_comes_from(invoke, monkeypatch):

@@ -1,6 +1,7 @@
 """`collect`: which policy is meant, with whose settings, and which collection goes on."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support.journals import make_result, write_trial
@@ -12,6 +13,7 @@ from flows.collect import (
     FoundPolicy,
     _open,
     _run,
+    _track,
     find_policy,
     run_settings,
     trial_settings,
@@ -23,6 +25,8 @@ from harness.pool.index import TaskPointer
 from harness.verifier.verdict import Status
 from tasks.collection import LABEL
 from tasks.journal import write_json
+from tasks.progress import watching
+from tasks.tracking import Tracker
 from trainer.learner.checkpoint import MARKER
 from trainer.model import ModelError
 
@@ -79,6 +83,8 @@ def test_a_policy_is_a_folder_a_run_or_an_endpoint(model, trained, tmp_path):
 def test_a_run_measures_its_own_checkpoints_as_it_trains(trained, tmp_path):
     settings = run_settings(CollectConfig(policy="p/e"), found("p/e", tmp_path))
     assert (settings.project, settings.rollout.temperature) == ("collections", 0.6)
+    elsewhere = run_settings(CollectConfig(policy="p/e", index="pool/x.parquet"), found("p/e", tmp_path))
+    assert elsewhere.data.train == elsewhere.data.heldout == str(Path("pool/x.parquet").resolve())
     trial = trial_settings(settings)
     assert (trial.sampling.temperature, trial.sampling.max_tokens) == (0.6, 99)
     other = CollectConfig(policy="p/e", temperature=0.9, overrides=["rollout.concurrency=3", "scaffold.max_turns=2"])
@@ -135,6 +141,19 @@ def test_the_report_tells_the_policy_and_the_tasks(model, tmp_path):
     assert report.with_suffix(".png").is_file()
 
 
+def test_a_collection_is_not_lost_with_a_server_that_takes_nothing(model, tmp_path, monkeypatch):
+    config, policy, settings, question = asked(model, name="mine")
+    monkeypatch.setattr(Tracker, "open", _refuse)
+    notes = []
+    with watching(lambda event: notes.append(event.text)):
+        _track(_run(config, policy, tmp_path, question), settings, {}, tmp_path / "report.md")
+    assert notes == ["the collection is not in MLflow as a whole (OSError: away)"]
+
+
+def _refuse(run):
+    raise OSError("away")
+
+
 @pytest.fixture
 def invoke(tmp_path, monkeypatch):
     monkeypatch.delenv("TESTGRAD_DEBUG", raising=False)
@@ -161,3 +180,9 @@ def test_what_cannot_be_asked_is_refused_in_a_line(invoke, words, told):
     result = invoke(*words)
     assert result.exit_code == 2, result.output
     assert told in result.output and len(result.output.strip().splitlines()) == 1
+
+
+def test_a_password_in_an_address_is_refused_and_not_told(invoke):
+    result = invoke("--endpoint", "http://me:hunter22@localhost:1/v1", "--model", "m")
+    assert result.exit_code == 2 and "the address holds a password" in result.output
+    assert "hunter22" not in result.output

@@ -10,7 +10,7 @@ from tasks.progress import Event, emit
 
 RECORD = {
     "bands": {"unsolved": 2, "hard": 0, "medium": 1, "easy": 0, "solved": 1},
-    "tasks": 5, "measured": 4, "mixed": 1, "solved": 6, "counted": 15, "wanted": 20, "coverage": 0.75,
+    "tasks": 5, "measured": 4, "mixed": 1, "solved": 6, "trials": 16, "counted": 15, "wanted": 20, "coverage": 0.75,
     "mean_pass_rate": 0.375, "reasons": {"SandboxError: no memory": 4, "grading: hung": 1},
     "done": {"stopped": None}, "folder": "/runs/collections/look", "report": "/runs/collections/look/report.md",
 }  # fmt: skip
@@ -24,10 +24,16 @@ def shown(record):
 
 def test_what_does_not_count_is_told_with_its_reasons():
     text = shown(RECORD)
-    assert "6 of 15 trials solved their task; mean pass rate 0.375 over 4 tasks; 1 tasks are solved sometimes" in text
+    assert "6 of 16 trials solved their task; mean pass rate 0.375 over 4 tasks; 1 tasks are solved sometimes" in text
     assert "5 of 20 trials do not count: 4 × SandboxError: no memory; 1 × grading: hung. They are no failures" in text
     assert "unmeasured      1" in text and "stopped" not in text
     assert "do not count" not in shown(RECORD | {"coverage": 1.0})
+
+
+def test_what_a_trial_said_commands_no_terminal():
+    lost = "SandboxError: \x1b[2Jgone"
+    record = RECORD | {"reasons": {lost: 5}, "done": {"stopped": f"most often: {lost}"}}
+    assert "\x1b" not in shown(record) and shown(record).count("SandboxError: \N{REPLACEMENT CHARACTER}[2Jgone") == 2
 
 
 def test_a_collection_that_was_stopped_says_why():

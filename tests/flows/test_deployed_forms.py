@@ -149,6 +149,8 @@ def test_all_deployments_lead_to_flows():
         file, _, name = entry["entrypoint"].partition(":")
         functions = [n for n in ast.parse((PROJECT / file).read_text()).body if isinstance(n, ast.AsyncFunctionDef)]
         (found,) = [function for function in functions if function.name == name]
+        prepares = [n for n in ast.walk(found) if isinstance(n, ast.Name) and n.id == "on_worker"]
+        assert prepares, f"{entry['name']}: what it leaves running when it is killed would stay"
         assert any(getattr(getattr(d, "func", d), "id", "") == "flow" for d in found.decorator_list), entry["name"]
         assert ast.get_docstring(found) and entry["tags"] and entry["work_pool"] == {"name": "testgrad"}
     assert {name for name, entry in deployments.items() if entry.get("schedules")} == {"evaluate", "clean"}

@@ -32,6 +32,14 @@ def test_records_are_chosen_by_level_step_trial_and_number(tmp_path):
     assert [json.loads(line) for line in shown(tmp_path, "--json").output.splitlines()] == ENTRIES
 
 
+def test_what_a_trial_said_commands_no_terminal(tmp_path, monkeypatch):
+    entry = {"level": "ERROR", "message": "agent:\n\x1b]0;title\x07\x9b2J", "exception": "E: \x1b[2J"}
+    monkeypatch.setitem(globals(), "ENTRIES", [entry])
+    for arguments in ((), ("--json",)):
+        output = shown(tmp_path, *arguments).output
+        assert "2J" in output and not set("\x1b\x07\x9b") & set(output)
+
+
 def test_what_is_not_there_is_said(tmp_path):
     for arguments, text in ((["--level", "loud"], "no such level"), (["nothing/here"], "no run of this name")):
         command = ["logs", *(arguments if "/" in arguments[0] else ["p/e", *arguments]), "--root", str(tmp_path)]

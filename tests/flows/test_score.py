@@ -40,6 +40,9 @@ def test_overrides_apply():
     assert make(overrides=["serving.window=4096"]).serving.window == 4096
     with pytest.raises(ConfigError, match=r"serving\.size: unknown key"):
         make(overrides=["serving.size=1"])
+    with pytest.raises(ConfigError, match=r"scaffold\.env\.MY_API_KEY: secrets are not configured") as refused:
+        make(overrides=["scaffold.env={MY_API_KEY: hunter22}"])
+    assert "hunter22" not in str(refused.value)
 
 
 def test_only_the_same_question_of_the_same_weights_goes_on(tmp_path):

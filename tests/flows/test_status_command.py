@@ -21,7 +21,7 @@ from flows.diagnosis.facts import RunFacts, known_runs
 from flows.diagnosis.process import read_end, read_process, recorded_end
 from flows.diagnosis.state import State, cpu_seconds, state_of
 from harness.sandbox.owner import this_host
-from tasks.journal import Journal, step_label
+from tasks.journal import ASKED, Journal, step_label
 from tasks.lease import Holder, lease
 from trainer.learner.checkpoint import MARKER
 
@@ -350,9 +350,10 @@ def test_a_run_that_is_removed_meanwhile(tmp_path, monkeypatch):
 
 
 def test_work_that_has_no_schedule(run, tmp_path):
-    """Collecting, or a warm start: its lease and its end say what there is to say."""
+    """Collecting, or an evaluation by itself: its lease and its end say what there is to say."""
     folder = tmp_path / "project" / "collected"
-    put(folder / "config.json", {"identity": "0", "config": {"attempts": 4}})
+    put(folder / "config.json", {"identity": "0", "config": {"schedule": {"total_steps": 18}}})
+    put(folder / ASKED, {"policy": "m"})  # the settings are those of a run, whose steps it does not make
     with lease(folder, "collect"), recorded_end(folder):
         past(Journal(folder), 100_000)
         found = state(tmp_path, "project/collected")

@@ -1,5 +1,6 @@
 """What the terminal says of trials: filters, marks, and where the seconds went."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -12,6 +13,7 @@ from support.journals import make_result, make_run, make_verdict, write_trial
 
 from flows.export_atif import export_trials
 from flows.trial_view import LESS_PROTECTED, find_trial, find_trials, list_trials, show_trial, stage_seconds
+from harness.patch import Patch
 from tasks.journal import Journal, JournalError, write_json
 from tasks.trial_files import load_trial, store_verdict
 from trainer.rollout import Outcome
@@ -88,6 +90,22 @@ def test_a_trial_is_told_segment_by_segment(tmp_path) -> None:
     assert "look first" in text and 'bash {"command": "ls"}' in text and "solution.py" in text
     assert "turn 1, 5 + 2 tokens, 0.0 s" in text
     assert 'agent_ended exit_code 1, stdout "[red]no markup[/red]"' in text
+
+
+def test_what_a_trial_leaves_commands_no_terminal(tmp_path) -> None:
+    evil = "\x1b]52;c;cm0gLXJmIH4=\x07\x1b[2J\x9b1A"
+    run = make_run(tmp_path)
+    result = dataclasses.replace(make_result("evil"), patch=Patch(text=f"+{evil}\n"), error=f"{evil}")
+    result.transcript.say("assistant", f"look {evil}")
+    write_trial(run, "step_000001", result, None)
+    folder = run.journal.trials_dir("step_000001") / "evil"
+    store_verdict(folder, dataclasses.replace(make_verdict("failed"), log=f"two\nlines {evil}"))
+    console = Console(width=120, file=io.StringIO(), force_terminal=True)
+    show_trial(console, run.journal, "evil")
+    text = console.file.getvalue()
+    assert "\x1b[" in text, "styles stay"
+    assert "cm0gLXJmIH4=" in text and not {"\x07", "\x9b"} & set(text)
+    assert "\x1b]52" not in text and "\x1b[2J" not in text
 
 
 def test_a_trial_that_never_asked_shows_what_the_scaffold_said(tmp_path) -> None:

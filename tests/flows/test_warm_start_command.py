@@ -22,6 +22,7 @@ LEARNS = {"experiment": "x", "sources": ["/trials"]}
         ({"experiment": "x"}, [], "nothing to learn from"),
         (LEARNS, ["rollout.temperature=2"], "--set rollout.temperature: a warm start has no such setting"),
         (LEARNS, ["learner.mini_batch_size=4"], "set batch_size and epochs"),
+        (LEARNS, ["scaffold.env={MY_API_KEY: x}"], "scaffold.env.MY_API_KEY: secrets are not configured"),
         (LEARNS, ["learner.critic={}"], "learner.critic: nothing is foretold"),
         (LEARNS | {"validation_share": 1.0}, [], "validation_share: Input should be less than 1 .got 1.0"),
         (LEARNS | {"experiment": "a/b"}, [], "experiment: String should match"),

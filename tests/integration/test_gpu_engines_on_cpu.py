@@ -175,3 +175,21 @@ def test_every_engine_of_vllms_that_we_use_is_ours_with_proof() -> None:
         engine = WeightTransferEngineFactory._registry[transport.backend]()
         assert transport.backend in extension.ENGINES and issubclass(engine, Verified)
         assert issubclass(engine, bases.get(transport.backend, object))
+
+
+def test_handles_of_gpu_memory_pass_between_vllms_processes() -> None:
+    """Which serialise plain values only, and handles are not."""
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+    from trainer.serving.gpu_engines import VerifiedIpc
+    from trainer.serving.transports import SyncClient
+
+    handles = {"GPU-0": (torch.Tensor, torch.Size([3]), torch.UntypedStorage, torch.uint8, b"handle")}
+    update = {"names": ["a"], "dtype_names": ["uint8"], "shapes": [[3]], "ipc_handles": handles, "tensor_sizes": [3]}
+    with pytest.raises(TypeError, match="not serializable"):
+        MsgpackEncoder().encode(update)
+    sent: list[Any] = []
+    SyncClient(SimpleNamespace(receive_bucket=sent.append), 1).update_weights(update)  # type: ignore[arg-type]
+    received = MsgpackDecoder().decode(MsgpackEncoder().encode(sent[0]))
+    engine = VerifiedIpc.__new__(VerifiedIpc)
+    assert engine.parse_update_info(received).ipc_handles == handles

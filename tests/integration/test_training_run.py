@@ -95,7 +95,9 @@ def _assert_mlflow_shows_the_run(root: Path) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{root}/mlflow.db")
     experiment = client.get_experiment_by_name("test")
     assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
+    runs = client.search_runs([experiment.experiment_id])
+    (run,) = (run for run in runs if "mlflow.parentRunId" not in run.data.tags)
+    assert all(nested.data.tags.get("mlflow.parentRunId", run.info.run_id) == run.info.run_id for nested in runs)
     assert run.info.status == "FINISHED"
     assert run.data.params["learner.lr"] == "0.001"
     history = client.get_metric_history(run.info.run_id, "critic/score/mean")
@@ -109,7 +111,9 @@ def _assert_traces(root: Path, wanted: dict[str, int]) -> None:
 
     client = MlflowClient(tracking_uri=f"sqlite:///{root}/mlflow.db")
     experiment = client.get_experiment_by_name("test")
-    traces = client.search_traces(locations=[experiment.experiment_id], filter_string="tag.`testgrad.task` != 'none'")
+    traces = client.search_traces(
+        locations=[experiment.experiment_id], filter_string="tag.`testgrad.stage` = 'training'"
+    )
     assert Counter(trace.info.tags["testgrad.step"] for trace in traces) == wanted
     for trace in traces:
         assert [feedback.name for feedback in trace.info.assessments] == ["reward"]

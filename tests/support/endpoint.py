@@ -24,7 +24,8 @@ class FakeServer:
 
     async def models(self, request: web.Request) -> web.Response:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
-            return web.json_response({"error": {"message": "wrong key"}}, status=401)
+            told = f"wrong key: {request.headers.get('Authorization')}"
+            return web.json_response({"error": {"message": told}}, status=401)
         entry = {"id": MODEL} | ({"max_model_len": self.window} if self.window else {})
         return web.json_response({"data": [entry]})
 

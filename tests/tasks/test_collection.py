@@ -99,6 +99,8 @@ def test_rates_are_of_the_trials_that_count(pool):
     assert (found["tasks"], found["measured"], found["mixed"], found["lost"]) == (3, 2, 1, 7)
     assert (found["wanted"], found["counted"], found["coverage"]) == (12, 6, 0.5)
     assert found["mean_pass_rate"] == 0.75 and found["short"] == ["a", "c"]
+    fewer = summary(rates(as_groups(pool, LABEL, 3), ends, {}))
+    assert (fewer["counted"], fewer["trials"], fewer["solved"]) == (5, 6, 5), "4 of 3 wanted ones count as 3, and are 4"
     assert found["bands"] == {"unsolved": 0, "hard": 0, "medium": 1, "easy": 0, "solved": 1}
 
 

@@ -45,6 +45,8 @@ async def test_only_trials_with_a_passing_verdict_are_learnt_from(tmp_path):
     assert accepted.rollouts[0].token_ids == stored.token_ids, "ids are those of the trial, never encoded again"
     with pytest.raises(CorpusError, match="trials of an evaluation"):
         trial_folders(tmp_path / "run" / "trials" / "eval_step_000001")
+    with pytest.raises(CorpusError, match="trials of an evaluation"):
+        trial_folders(tmp_path / "run" / "trials" / "eval_step_000001" / "f-evaluated")
     with pytest.raises(CorpusError, match="holds no trial"):
         trial_folders(write_task(tmp_path / "empty"))
 
@@ -111,6 +113,20 @@ async def test_held_out_tasks_are_refused_by_name_by_place_and_by_split(tmp_path
     known.look_at_rows([TaskPointer("a", task, extra={"split": "heldout"}), TaskPointer("b", task)], index)
     with pytest.raises(HeldOutError, match=r"held out: a .by the column split"):
         known.refuse()
+
+
+async def test_a_collection_of_a_held_out_index_is_refused_though_nobody_named_that_index(tmp_path):
+    task = write_task(tmp_path / "pool" / "fix-add")
+    index = tmp_path / "pool" / "any-name.parquet"
+    write_index([TaskPointer("fix-add", task, extra={"split": "heldout"})], index)
+    collection = tmp_path / "collections" / "look"
+    await write_spoken_trial(collection / "trials" / "collect" / "s", task_path=task)
+    write_json(collection / "config.json", {"config": {"data": {"train": str(index), "heldout": str(index)}}})
+    for source in (collection, collection / "trials" / "collect", collection / "trials" / "collect" / "s"):
+        with pytest.raises(HeldOutError, match=f"held out: fix-add .by the column split of {index}"):
+            gather(tmp_path / "new", [source], [])
+    write_index([TaskPointer("fix-add", task, extra={"split": "train"})], index)
+    assert gather(tmp_path / "new", [collection], [])["train"]["trajectories"] == 1
 
 
 async def test_the_corpus_trains_sampled_tokens_only_and_keeps_variants_of_a_function_together(tmp_path):

@@ -6,6 +6,8 @@ import pytest
 from support.journals import make_run
 
 from tasks.policy import _key, staged, worth_retrying
+from tasks.update_policy import update_policy
+from trainer.learner.calls import RankFailure
 
 
 def key(run, label="step_000001", name="assemble_batch"):
@@ -60,8 +62,16 @@ def state_of(error):
         (RuntimeError("engine died"), True),
         (ConnectionError("server away"), True),
         (TimeoutError(), True),
+        (RankFailure("a replica is away", [], [], ConnectionError()), True),
+        (RankFailure("rank 1 died", [], [1], RuntimeError()), False),
+        (RankFailure("rank 1 waits", [1], [], RuntimeError()), False),
         (None, False),
     ],
 )
 async def test_what_another_try_cannot_mend_is_not_tried_again(error, again):
     assert await worth_retrying(None, None, state_of(error)) is again
+
+
+def test_an_update_is_not_tried_again():
+    """It may have changed the weights by half: another try would say only that."""
+    assert update_policy.retries == 0

@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import threading
+from pathlib import Path
 
 import pytest
 from support.journals import make_run
@@ -39,6 +40,26 @@ def test_records_say_of_which_run_and_trial_they_are(run, caplog):
     assert first["level"] == "WARNING" and first["logger"] == "harness.something"
     assert note["message"] == "something to know" and "trial" not in note
     assert "ValueError: bad" in broken["exception"]
+
+
+def test_a_follower_opens_a_file_in_the_moment_in_which_it_is_renamed(tmp_path, monkeypatch):
+    path = tmp_path / NAME
+    path.write_text('{"message": "1"}\n')
+    opened, naps = Path.open, itertools.count()
+
+    def renamed_meanwhile(self, *given, **options):
+        file = opened(self, *given, **options)
+        monkeypatch.setattr(Path, "open", opened)
+        path.rename(tmp_path / f"{NAME}.1")
+        path.write_text('{"message": "2"}\n')
+        return file
+
+    def nap(_):
+        assert next(naps) < 5, "it waits on a file that nobody writes to any more"
+
+    monkeypatch.setattr(Path, "open", renamed_meanwhile)
+    monkeypatch.setattr(run_log.time, "sleep", nap)
+    assert [record["message"] for record in itertools.islice(run_log._follow(path, 0.0), 2)] == ["1", "2"]
 
 
 def test_the_log_is_bounded_and_read_over_its_files(run, monkeypatch):

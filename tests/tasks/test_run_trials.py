@@ -15,6 +15,7 @@ from harness.pool.index import TaskPointer
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
 from tasks import run_trials as module
+from tasks import served_policy
 from tasks.draw import as_groups, groups_path, groups_table
 from tasks.journal import write_table
 from tasks.run_trials import greedily, missing_trials, run_trials
@@ -46,12 +47,12 @@ def launched(monkeypatch):
     for name, value in {
         "run_trial_with_retries": run_trial,
         "ProxyServer": proxy,
-        "ReplicaPool": Pool,
-        "_voices": lambda *names: (None, None),
         "require_isolation": lambda sandbox: None,
         "reaping": proxy,
     }.items():
         monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(served_policy, "ReplicaPool", Pool)
+    monkeypatch.setattr(served_policy, "_voices", lambda *names: (None, None))
     return specs
 
 
@@ -77,7 +78,7 @@ async def run_draw(run, refill=0, serving=ServingConfig()):  # noqa: B008  (froz
 
 async def test_one_setting_of_parsers(run, launched, monkeypatch):
     asked = []
-    monkeypatch.setattr(module, "_voices", lambda model, *parsers: asked.append(parsers) or (None, None))
+    monkeypatch.setattr(served_policy, "_voices", lambda model, *parsers: asked.append(parsers) or (None, None))
     await run_draw(run, serving=ServingConfig(tool_call_parser="hermes", reasoning_parser="qwen3"))
     assert asked == [("hermes", "qwen3")]
 

@@ -153,6 +153,25 @@ async def test_a_run_that_fails_otherwise_leaves_no_save_behind():
     assert stopped.is_set()
 
 
+async def test_a_failed_write_is_told_when_the_run_fails_otherwise():
+    full = asyncio.Event()
+
+    async def fails(asked):
+        asked.set()
+        await full.wait()
+        raise CheckpointError("checkpoint of step 1 cannot be written")
+
+    asked, told = asyncio.Event(), []
+    with watching(told.append), pytest.raises(ConnectionError):
+        async with saving() as current:
+            await current.start(fails(asked), asked)
+            full.set()
+            await asyncio.sleep(0.01)
+            raise ConnectionError("engine is gone")
+    (event,) = told
+    assert event.text == "the last checkpoint was not written: checkpoint of step 1 cannot be written"
+
+
 def test_a_checkpoint_knows_what_the_sampler_knew(tmp_path):
     run, adaptive = make_run(tmp_path), SamplerConfig(sampler="adaptive", decay=1.0)
     for step in (1, 2):

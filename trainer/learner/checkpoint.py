@@ -53,6 +53,8 @@ class Checkpoint:
     probe: Probe
     scaling: float | None = None
     """How often its adapters count; None where it has none."""
+    adapters: str | None = None
+    """Fingerprint of the adapters by themselves: in the merged weights, rounding may hide a change of theirs."""
     notes: dict[str, str] = field(default_factory=dict)
     """What the run wants to find again."""
     files: dict[str, int] = field(default_factory=dict)

@@ -76,6 +76,7 @@ def export_checkpoint(path: Path, target: Path, progress: Progress = lambda done
     """
     checkpoint, base = _open(path, target)
     weights = _weights(checkpoint)
+    _require_saved_adapters(checkpoint, weights)
     made = dict(make_all(recipes(weights, _mixture(base), checkpoint.scaling), weights))
     del weights
     _require_saved(checkpoint, made)
@@ -122,6 +123,7 @@ def export_adapters(path: Path, target: Path) -> Path:
     if checkpoint.scaling is None:
         raise ExportError(f"{path} has no adapters: learner.lora was not set; leave --adapters out")
     weights = _weights(checkpoint)
+    _require_saved_adapters(checkpoint, weights)
     _require_saved(checkpoint, dict(make_all(recipes(weights, _mixture(base), checkpoint.scaling), weights)))
     adapters = {name: tensor.contiguous() for name, tensor in make_all(adapter_layout(weights), weights)}
     widths = {tensor.shape[0] for name, tensor in adapters.items() if ".lora_A." in name}
@@ -222,6 +224,8 @@ def _weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
         # it prints what it does; not by redirection, for other threads print as well
         zero_to_fp32.print, zero_to_fp32.tqdm = lambda *text: None, lambda files, **_: files
         weights = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(str(path.parent), tag=path.name)
+        if stored["frozen_param_shapes"] is None:  # stage 1 keeps what is not trained with the module alone
+            weights = stored["module"] | weights
     else:  # stage 0 shares nothing out
         weights = stored["module"]
     return {name: tensor.to(_type(checkpoint)) for name, tensor in weights.items() if name not in buffers}
@@ -237,10 +241,25 @@ def _require_saved(checkpoint: Checkpoint, made: Mapping[str, torch.Tensor]) -> 
     found = fingerprint(
         TensorRecord.of(name, tensor.to(_type(checkpoint)).contiguous()) for name, tensor in made.items()
     )
-    if found != checkpoint.fingerprint:
+    _require_same("weights", found, checkpoint.fingerprint, checkpoint)
+
+
+def _require_saved_adapters(checkpoint: Checkpoint, weights: dict[str, torch.Tensor]) -> None:
+    """Raises ExportError unless the adapters are, bit by bit, those that the learner had; safe if there are none."""
+    from trainer.serving.buckets import TensorRecord, fingerprint
+
+    if checkpoint.adapters is None:
+        return
+    made = make_all(adapter_layout(weights), weights)
+    found = fingerprint(TensorRecord.of(name, tensor.contiguous()) for name, tensor in made)
+    _require_same("adapters", found, checkpoint.adapters, checkpoint)
+
+
+def _require_same(what: str, found: str, saved: str, checkpoint: Checkpoint) -> None:
+    if found != saved:
         raise ExportError(
-            f"{checkpoint.path}: the weights in its shards have fingerprint {found[:12]}, saved were "
-            f"{checkpoint.fingerprint[:12]}; the checkpoint is damaged, take another"
+            f"{checkpoint.path}: the {what} in its shards have fingerprint {found[:12]}, saved were "
+            f"{saved[:12]}; the checkpoint is damaged, take another"
         )
 
 

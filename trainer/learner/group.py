@@ -60,10 +60,13 @@ class LearnerGroup:
             except LearnerError:
                 group.shutdown()
                 raise
-        elif any(new):
-            raise LearnerError(
-                f"{run_name}: {new.count(False)} of {config.ranks} ranks were alive; stop the run and start it again"
-            )
+        else:
+            alive = new.count(False) if any(new) else len(find_all(f"{run_name}/learner"))
+            if alive != config.ranks:
+                raise LearnerError(
+                    f"{run_name}: {alive} ranks were alive, learner.ranks is {config.ranks}; "
+                    "stop the run and start it again"
+                )
         return group
 
     async def _meet(self) -> None:
@@ -90,10 +93,12 @@ class LearnerGroup:
             raise LearnerError(f"no learner of {run_name} is alive; start the run again, it goes on where it stopped")
         return cls(run_name, actors)
 
-    async def update(self, step: int, batch: Path, temperature: float) -> UpdateRecord:
+    async def update(
+        self, step: int, batch: Path, temperature: float, lr_total_steps: int | None = None
+    ) -> UpdateRecord:
         """Apply update `step`; see `LearnerRank.update`."""
-        records: list[UpdateRecord] = await self._all("update", step, str(batch), temperature)
-        if len({record.fingerprint for record in records}) != 1:
+        records: list[UpdateRecord] = await self._all("update", step, str(batch), temperature, lr_total_steps)
+        if len({(record.fingerprint, record.adapters) for record in records}) != 1:
             raise LearnerError(
                 f"after update {step} the ranks disagree on the weights: {[r.fingerprint[:12] for r in records]}"
             )

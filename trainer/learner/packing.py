@@ -114,14 +114,6 @@ def dummy_row(like: TrainSample) -> PackedRow:
     )
 
 
-def common_prefix(samples: Sequence[TrainSample]) -> int:
-    """Number of leading tokens that all samples share and none of them trains."""
-    length = samples[0].prompt_length
-    for sample in samples[1:]:
-        length = _agree(samples[0], sample, length)
-    return length
-
-
 def _agree(first: TrainSample, second: TrainSample, limit: int) -> int:
     """Number of leading tokens, of `limit` at most, that are the same and the prompt of both."""
     limit = min(limit, second.prompt_length)

@@ -44,16 +44,22 @@ from trainer.serving.transports import WeightSender
 __all__ = ["LearnerError", "LearnerRank", "UpdateRecord"]
 
 _HALFWAY = -1
-"""The number of updates while one is applied, and after it failed."""
+"""The number of updates while one is applied or a checkpoint is loaded, and after that failed."""
 
 
 @dataclass(frozen=True)
 class UpdateRecord:
-    """What one update did. `fingerprint` identifies the weights after it."""
+    """What one update did.
+
+    `fingerprint` identifies the weights after it, and `adapters` those by themselves, if there are any.
+    `lr_total_steps` is the length of the schedule that gave its learning rate.
+    """
 
     step: int
     fingerprint: str
     metrics: dict[str, float] = field(default_factory=dict)
+    lr_total_steps: int | None = None
+    adapters: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -125,8 +131,10 @@ class LearnerRank:
         self._critic = critic
         self._critic_update = CriticUpdate(critic, self.rank, self.config, self.algorithm)
 
-    def update(self, step: int, batch_path: str, temperature: float) -> UpdateRecord:
+    def update(self, step: int, batch_path: str, temperature: float, lr_total_steps: int | None = None) -> UpdateRecord:
         """Apply update `step` from a batch. A repeated call for the last step returns its record.
+
+        An update that was made before takes the `lr_total_steps` of its record: the run may have become longer since.
 
         Raises:
             LearnerError: the step does not follow the last one, or gradients were not finite too often.
@@ -137,7 +145,8 @@ class LearnerRank:
             where = "in the middle of one that failed" if self.updates == _HALFWAY else f"at {self.updates}"
             raise LearnerError(f"asked for update {step}, but the weights are {where}; restore a checkpoint first")
         self._residency.require("update")
-        self._set_learning_rates(step)
+        total = self.config.lr_total_steps if lr_total_steps is None else lr_total_steps
+        self._set_learning_rates(step, total)
         samples = read_samples(read_train_batch(Path(batch_path)), routing=self.config.moe.replay)
         replay = self._policy.replay
         if replay is not None:
@@ -164,16 +173,16 @@ class LearnerRank:
             "actor/lr": float(self._policy.engine.get_lr()[0]),
             "actor/update_tokens": float(sum(len(s.token_ids) for part in work for s in part.with_gradient)),
         }
-        self._record = UpdateRecord(step, self.fingerprint(), metrics)
+        self._record = UpdateRecord(step, self.fingerprint(), metrics, total, self.adapters_fingerprint())
         return self._record
 
-    def _set_learning_rates(self, update: int) -> None:
+    def _set_learning_rates(self, update: int, total: int) -> None:
         config = self.config
         rates = [(self._policy, config.lr, config.lr_warmup_steps)]
         if self._critic is not None and config.critic is not None:
             rates.append((self._critic, config.critic.lr, config.critic.lr_warmup_steps))
         for model, lr, warmup in rates:
-            factor = lr_factor(update, config.lr_schedule, warmup, config.lr_total_steps, config.lr_min_ratio)
+            factor = lr_factor(update, config.lr_schedule, warmup, total, config.lr_min_ratio)
             for group in model.engine.optimizer.param_groups:
                 group["lr"] = lr * factor
 
@@ -203,6 +212,17 @@ class LearnerRank:
         source = WeightSource(self._policy.engine, dtype, 2**26)
         return fingerprint(TensorRecord.of(name, tensor) for name, tensor in source)
 
+    def adapters_fingerprint(self) -> str | None:
+        """Digest of the adapters alone, None if there are none: where they are merged, rounding hides small ones."""
+        if self.config.lora is None:
+            return None
+        source = self._adapters(getattr(torch, self.config.dtype), 2**26)
+        return fingerprint(TensorRecord.of(name, tensor) for name, tensor in source)
+
+    def _adapters(self, dtype: torch.dtype, bucket_bytes: int) -> WeightSource:
+        layout = adapter_layout(dict(self._policy.engine.module.named_parameters()))
+        return WeightSource(self._policy.engine, dtype, bucket_bytes, layout)
+
     def send_weights(self, version: int, replicas: Sequence[Any], serving: ServingConfig) -> str | None:
         """Sync the replicas to weight `version`. Returns, on rank 0, the fingerprint that they confirmed."""
         self._residency.require("send weights")
@@ -212,11 +232,9 @@ class LearnerRank:
         return self._sender.send(source, replicas, version, serving, gpus=bool(self.config.gpus_per_rank))
 
     def _send_adapters(self, version: int, replicas: Sequence[Any], serving: ServingConfig) -> str | None:
-        module = self._policy.engine.module
-        layout = adapter_layout(dict(module.named_parameters()))
-        source = WeightSource(self._policy.engine, getattr(torch, serving.dtype), serving.portion_bytes, layout)
+        source = self._adapters(getattr(torch, serving.dtype), serving.portion_bytes)
         if self.rank == 0:
-            return send_adapters(source, replicas, version, scaling_of(module) or 1.0)
+            return send_adapters(source, replicas, version, scaling_of(self._policy.engine.module) or 1.0)
         for _ in source:
             pass
         return None
@@ -240,6 +258,7 @@ class LearnerRank:
             dtype=self.config.dtype,
             probe=measure(self._policy),
             scaling=scaling_of(self._policy.engine.module),
+            adapters=self.adapters_fingerprint(),
             notes=dict(notes),
         )
         engines = {name: model.engine for name, model in self._trained_models().items()}
@@ -253,15 +272,23 @@ class LearnerRank:
         """
         self._residency.require("load")
         checkpoint = checkpoints.Checkpoint.open(Path(path))
+        self.updates, self._record = _HALFWAY, None
         checkpoints.load({name: model.engine for name, model in self._trained_models().items()}, checkpoint)
+        self._require_saved(checkpoint)
         self.updates = checkpoint.step
-        self._record = None
-        restored = self.fingerprint()
-        if restored != checkpoint.fingerprint:
-            raise LearnerError(
-                f"{path}: restored weights have fingerprint {restored[:12]}, saved were {checkpoint.fingerprint[:12]}"
-            )
         return self.updates
+
+    def _require_saved(self, checkpoint: checkpoints.Checkpoint) -> None:
+        found = (
+            ("weights", self.fingerprint(), checkpoint.fingerprint),
+            ("adapters", self.adapters_fingerprint(), checkpoint.adapters),
+        )
+        for what, restored, saved in found:
+            if restored != saved:
+                raise LearnerError(
+                    f"{checkpoint.path}: restored {what} have fingerprint {restored and restored[:12]}, "
+                    f"saved were {saved and saved[:12]}"
+                )
 
     def state(self) -> int:
         """Number of updates applied."""

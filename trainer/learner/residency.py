@@ -1,6 +1,8 @@
 """Whether a rank's weights and optimizer are on its device, or wait in host memory while replicas use the device."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -45,9 +47,11 @@ class Residency:
 
 def _offload(engine: Any) -> None:
     if not _is_trained(engine):
-        _move_shards(engine.module, torch.device("cpu"))
+        _move_shards(engine.module.parameters(), torch.device("cpu"))
     else:
-        engine.offload_states(include=_deepspeeds_part(engine), pin_memory=False)
+        with _frozen_hidden(engine.optimizer):
+            engine.offload_states(include=_deepspeeds_part(engine), pin_memory=False)
+        _move_shards(_frozen(engine.module), torch.device("cpu"))
         if not _is_fused_adam(engine):
             _move_adam(engine.optimizer, torch.device("cpu"))
     if torch.cuda.is_available():
@@ -56,8 +60,9 @@ def _offload(engine: Any) -> None:
 
 def _reload(engine: Any) -> None:
     if not _is_trained(engine):
-        _move_shards(engine.module, engine.device)
+        _move_shards(engine.module.parameters(), engine.device)
         return
+    _move_shards(_frozen(engine.module), engine.device)
     if not _is_fused_adam(engine):
         _move_adam(engine.optimizer, engine.device)
     engine.reload_states()
@@ -94,9 +99,26 @@ def _move_adam(zero: Any, device: torch.device) -> None:
                 state[moment].data = state[moment].data.to(device)
 
 
-def _move_shards(module: torch.nn.Module, device: torch.device) -> None:
-    """The shards of a frozen model."""
-    for parameter in module.parameters():
+@contextmanager
+def _frozen_hidden(zero: Any) -> Iterator[None]:
+    """DeepSpeed lays all parameters of a module into the buffer of those that it trains: let it see no others."""
+    module = zero.module
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    zero.module = SimpleNamespace(parameters=lambda: iter(trained))
+    try:
+        yield
+    finally:
+        zero.module = module
+
+
+def _frozen(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Parameters that DeepSpeed's optimizer does not know: the base of adapters, and what `learner.freeze` names."""
+    return [parameter for parameter in module.parameters() if not parameter.requires_grad]
+
+
+def _move_shards(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> None:
+    """The shards of parameters that are not trained."""
+    for parameter in parameters:
         shard = getattr(parameter, "ds_tensor", None)
         if shard is not None:
             shard.data = shard.data.to(device)

@@ -34,7 +34,9 @@ def score_samples(
     """
     found: dict[int, dict[str, np.ndarray]] = {sample.index: {} for sample in samples}
     shares = share_out(samples, config.ranks, config.micro_batch_tokens, config.share_prompts)
-    with torch.no_grad():
+    gpus = [torch.cuda.current_device()] if config.gpus_per_rank else []
+    # dropout of adapters must not draw from what the next update draws from: a replay scores nothing
+    with torch.no_grad(), torch.random.fork_rng(gpus):
         for row in shares.rows[rank]:
             for name, values in _score_row(models, row, columns, temperature).items():
                 for sample, part in zip(row.samples, by_sample(row, values), strict=True):

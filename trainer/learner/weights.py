@@ -90,11 +90,6 @@ def full_tensors(
         yield name, tensor.to("cpu", copy=True)
 
 
-def largest_tensor_bytes(engine: Any, dtype: torch.dtype, layout: Sequence[Recipe] | None = None) -> int:
-    """Bytes of the largest tensor of a `WeightSource`."""
-    return WeightSource(engine, dtype, 1, layout).largest_bytes
-
-
 def _ties_together(recipes: Sequence[Recipe], parameters: dict[str, torch.nn.Parameter]) -> Iterator[Recipe]:
     """The recipes in their order, but those that need the very same parameters one after the other."""
     tied: dict[tuple[torch.nn.Parameter, ...], list[Recipe]] = {}

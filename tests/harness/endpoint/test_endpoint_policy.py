@@ -4,10 +4,12 @@ import json
 
 import httpx
 import pytest
-from support.endpoint import MODEL, fake_server, said
+from aiohttp import web
+from support.endpoint import MODEL, FakeServer, fake_server, said
 from support.tiny import tiny_tokenizer
 
 from harness.endpoint import EndpointConfig, EndpointError, EndpointRefused, open_endpoint
+from harness.endpoint.policy import DEFAULT_WINDOW
 from harness.endpoint.wire import UNKNOWN_LOGPROB
 from harness.proxy.server import ProxyServer
 from trainer.rollout import Sampling
@@ -114,6 +116,35 @@ async def test_the_key_is_the_environments_and_nothing_else_has_it(monkeypatch):
                 pass
 
 
+def test_a_key_of_other_programs_is_not_sent_in_the_clear(monkeypatch):
+    monkeypatch.delenv("TESTGRAD_ENDPOINT_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
+    keys = {
+        url: EndpointConfig(url=url, model="m").key for url in ("http://far/v1", "https://far/v1", "http://[::1]/v1")
+    }
+    assert keys == {"http://far/v1": None, "https://far/v1": "s3cret", "http://[::1]/v1": "s3cret"}
+    monkeypatch.setenv("TESTGRAD_ENDPOINT_KEY", "meant")
+    assert EndpointConfig(url="http://far/v1", model="m").key == "meant"
+
+
+async def test_a_key_that_the_server_repeats_is_told_nowhere(monkeypatch):
+    monkeypatch.setenv("TESTGRAD_ENDPOINT_KEY", "sk-hunter22")
+    async with fake_server(said("yes"), key="s3cret") as server:
+        with pytest.raises(EndpointRefused, match=r"wrong key: Bearer \*\*\*") as refused:
+            async with open_endpoint(config(server)):
+                pass
+    assert "hunter22" not in str(refused.value)
+
+
+async def test_a_list_of_models_of_another_form_is_no_list(monkeypatch):
+    async def models(self, request):
+        return web.json_response(["served"])
+
+    monkeypatch.setattr(FakeServer, "models", models)
+    async with fake_server(said("yes")) as server, open_endpoint(config(server)) as endpoint:
+        assert endpoint.window == DEFAULT_WINDOW
+
+
 async def test_a_model_that_is_not_served_is_refused_by_name():
     async with fake_server(said("yes")) as server:
         with pytest.raises(EndpointRefused, match=f"no model 'other'; it lists {MODEL}"):
@@ -143,9 +174,11 @@ async def test_in_token_ids_everything_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("values", "told"),
     [({"url": "localhost:8000"}, "no address"), ({"url": "http://me:pw@host/v1"}, "password"),
-     ({"tokenizer": "/nowhere"}, "no folder")],
+     ({"url": "me:pw@host/v1"}, "password"),
+     ({"url": "http://h/v1?key=s3cret"}, "ends in a query"), ({"tokenizer": "/nowhere"}, "no folder")],
 )  # fmt: skip
 def test_a_config_that_cannot_be_asked(values, told):
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=told) as refused:
         EndpointConfig(**{"url": "http://h/v1", "model": "m"} | values)
+    assert "pw@" not in str(refused.value) and "s3cret" not in str(refused.value)
     assert json.loads(EndpointConfig(url="http://h/v1/", model="m").model_dump_json())["url"] == "http://h/v1"

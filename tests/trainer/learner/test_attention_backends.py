@@ -1,6 +1,8 @@
 """The kernels that GPUs use see what the definition says, as far as CPUs can tell."""
 
 import importlib.util
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -104,3 +106,14 @@ def test_the_device_decides(monkeypatch):
     found["flash_attn"] = object()
     assert backend_for(gpu) is BACKENDS["flash"]
     assert backend_for(gpu.model_copy(update={"dtype": "float32"})) is BACKENDS["flex"]
+
+
+def test_flash_attention_is_told_to_add_up_in_one_order(monkeypatch):
+    """Its backward pass gives other gradients each time otherwise, and no replay could be checked."""
+    asked = {}
+    kernel = SimpleNamespace(flash_attn_varlen_func=lambda *tensors, **arguments: asked.update(arguments) or tensors[0])
+    monkeypatch.setitem(sys.modules, "flash_attn", kernel)
+    query = torch.zeros(3, 1, 4)
+    layout = attention_flash.layout_of([Span(0, 3, 0, 0)], CPU)
+    attention_flash.varlen_kernel(query, query, query, layout, None, 0.0)
+    assert asked["deterministic"] is True and asked["causal"] is True

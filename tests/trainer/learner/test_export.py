@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from support.checkpoints import make_checkpoint
 
 from trainer.learner.checkpoint import CheckpointError
-from trainer.learner.export import ExportError, _require_saved, tensor_files, verify
+from trainer.learner.export import ExportError, _require_saved, _weights, tensor_files, verify
 from trainer.serving.buckets import TensorRecord, fingerprint
 
 BASE = {"embed.weight": (4, 2), "head.weight": (4, 2), "norm.weight": (2,)}
@@ -62,6 +62,25 @@ def test_weights_that_are_not_those_that_were_saved(tmp_path):
     weights["norm.weight"][0] = 1 + 1e-6
     with pytest.raises(ExportError, match="the checkpoint is damaged"):
         _require_saved(checkpoint, weights)
+
+
+def test_what_is_not_trained_is_exported_under_stage_1_too(tmp_path, monkeypatch):
+    """DeepSpeed's own reader leaves it out there."""
+    from deepspeed.utils import zero_to_fp32
+
+    trained, frozen = torch.full((2,), 1 + 1e-4), torch.ones(3)
+    checkpoint = make_checkpoint(tmp_path, 1)
+    checkpoint.path.mkdir()
+    module = {"trained": trained.bfloat16(), "frozen": frozen, "buffer": torch.zeros(1)}
+    stored = {"module": module, "buffer_names": ["buffer"], "frozen_param_shapes": None}
+    torch.save(stored, checkpoint.path / "mp_rank_00_model_states.pt")
+    (checkpoint.path / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
+    monkeypatch.setattr(
+        zero_to_fp32, "get_fp32_state_dict_from_zero_checkpoint", lambda folder, tag: {"trained": trained}
+    )
+    weights = _weights(checkpoint)
+    assert weights.keys() == {"trained", "frozen"}
+    assert torch.equal(weights["trained"], trained) and torch.equal(weights["frozen"], frozen)
 
 
 def test_only_files_of_the_index_count(tmp_path):

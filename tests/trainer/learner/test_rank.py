@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.distributed as dist
+from support.checkpoints import write_checkpoint
 from support.plain import (
     assert_same_gradients,
     gradients,
@@ -26,6 +27,7 @@ from support.tiny import tiny_model
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.algorithms.rollout_correction.config import RolloutCorrectionConfig
 from trainer.batch import with_advantages
+from trainer.learner import checkpoint
 from trainer.learner.config import LearnerConfig
 from trainer.learner.errors import LearnerError, NonFiniteError
 from trainer.learner.packed_model import PackedModel
@@ -222,6 +224,16 @@ def test_scores_come_in_the_order_of_the_batch(folder, batch):
     assert ((scores["sum_pi_squared"] > 0) & (scores["sum_pi_squared"] < 1)).all()
 
 
+def test_scoring_draws_nothing_that_the_next_update_would_draw(folder, batch, monkeypatch):
+    """A replayed update has scored nothing before; with dropout it must draw the same all the same."""
+    learner = make_rank(folder)
+    forward = learner._policy.forward
+    monkeypatch.setattr(learner._policy, "forward", lambda row, t: forward(row, t) + 0 * torch.rand(1))
+    before = torch.get_rng_state()
+    learner.score(str(batch), ["old_logprobs"], TEMPERATURE, updates=0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
 def test_scoring_with_other_weights_than_the_step_began_with_is_refused(folder, batch):
     with pytest.raises(LearnerError, match="after 3 updates, but they are at 0"):
         make_rank(folder).score(str(batch), ["old_logprobs"], TEMPERATURE, updates=3)
@@ -274,6 +286,17 @@ def test_a_step_without_a_finite_gradient_is_not_taken(folder, batch, group, mon
             learner.update(step, str(batch), TEMPERATURE)
 
 
+def test_a_checkpoint_that_is_refused_leaves_no_weights_to_go_on_from(folder, tmp_path, monkeypatch):
+    learner = make_rank(folder)
+    write_checkpoint(tmp_path, 2)
+    monkeypatch.setattr(checkpoint, "load", lambda engines, saved: None)
+    with pytest.raises(LearnerError, match="restored weights have fingerprint"):
+        learner.load(str(tmp_path / "global_step_2"))
+    assert learner.state() == -1
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f2")
+    assert learner.load(str(tmp_path / "global_step_2")) == learner.state() == 2
+
+
 def test_learning_rates_follow_the_schedule(folder, batch, group, monkeypatch):
     monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
     learner = make_rank(
@@ -281,6 +304,14 @@ def test_learning_rates_follow_the_schedule(folder, batch, group, monkeypatch):
     )
     rates = [learner.update(step, str(batch), TEMPERATURE).metrics["actor/lr"] for step in range(1, 6)]
     assert rates == pytest.approx([0.005, 0.01, 0.01, 0.005, 0.005])
+
+
+def test_an_update_of_a_shorter_run_keeps_its_learning_rate(folder, batch, group, monkeypatch):
+    monkeypatch.setattr(LearnerRank, "fingerprint", lambda self: "f")
+    learner = make_rank(folder, lr=0.01, lr_schedule="linear", lr_total_steps=100, lr_min_ratio=0.5)
+    records = [learner.update(step, str(batch), TEMPERATURE, total) for step, total in ((1, 3), (2, 3), (3, None))]
+    assert [record.lr_total_steps for record in records] == [3, 3, 100]
+    assert [record.metrics["actor/lr"] for record in records] == pytest.approx([0.01, 0.0075, 0.01 * (1 - 1 / 99)])
 
 
 def test_a_token_that_got_lost_stops_the_update(folder, batch, group, monkeypatch):

@@ -9,7 +9,7 @@ from support.plain import load_packed
 from support.tiny import tiny_model
 
 from trainer.learner.layout import Recipe
-from trainer.learner.weights import WeightSource, full_tensors, largest_tensor_bytes
+from trainer.learner.weights import WeightSource, full_tensors
 
 
 @pytest.fixture(scope="module")
@@ -117,5 +117,5 @@ def test_copies_can_be_kept(model):
 
 def test_the_largest_tensor_is_measured_in_the_type_it_travels_in(model):
     engine = SimpleNamespace(module=model)
-    assert largest_tensor_bytes(engine, torch.bfloat16) == 320 * 64 * 2
-    assert largest_tensor_bytes(engine, torch.float32) == 320 * 64 * 4
+    assert WeightSource(engine, torch.bfloat16, 1).largest_bytes == 320 * 64 * 2
+    assert WeightSource(engine, torch.float32, 1).largest_bytes == 320 * 64 * 4

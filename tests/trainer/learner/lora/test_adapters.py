@@ -4,16 +4,22 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.checkpoints import make_checkpoint
 from support.mixture import tiny_mixture
 from support.plain import load_packed, samples_like, sharpen
 from support.tiny import tiny_model
 
+from trainer.algorithms.config import AlgorithmConfig
+from trainer.learner.config import LearnerConfig
+from trainer.learner.errors import LearnerError
+from trainer.learner.export import ExportError, _require_saved_adapters
 from trainer.learner.layout import adapter_layout, checkpoint_layout, make_all
 from trainer.learner.lora.adapters import LoraError, adapters_off, insert_adapters, scaling_of
 from trainer.learner.lora.config import LoraConfig
 from trainer.learner.lora.reference import LoraBase
 from trainer.learner.packed_model import PackedModel
 from trainer.learner.packing import pack_rows
+from trainer.learner.rank import LearnerRank
 
 SAMPLES = samples_like([(12, 2), (7, 1)])
 SETTINGS = LoraConfig(rank=4, alpha=12.0)
@@ -173,3 +179,25 @@ def test_experts_get_no_adapters(tmp_path):
         insert_adapters(model, LoraConfig(target_modules=["gate_proj"]))
     insert_adapters(model, LoraConfig())
     assert not any("mlp" in name for name, _ in model.named_parameters() if ".lora_" in name)
+
+
+def test_rounding_hides_no_adapters_of_a_checkpoint(folder, tmp_path):
+    """Merged in bf16 a small change is gone; what is restored, replayed or exported must have it all the same."""
+    model = load_packed(folder, torch.bfloat16)
+    insert_adapters(model, SETTINGS)
+    rank = LearnerRank(0, LearnerConfig(lora=SETTINGS), AlgorithmConfig())
+    rank.adopt(PackedModel(PlainEngine(model), model.lm_head))
+    saved = make_checkpoint(
+        tmp_path, 1, dtype="bfloat16", fingerprint=rank.fingerprint(), adapters=rank.adapters_fingerprint()
+    )
+    rank._require_saved(saved)
+    weights = dict(model.named_parameters())
+    _require_saved_adapters(saved, weights)
+    name = next(name for name in weights if ".lora_B." in name)
+    with torch.no_grad():
+        weights[name][0, 0] = 1e-7
+    assert rank.fingerprint() == saved.fingerprint
+    with pytest.raises(LearnerError, match="restored adapters have fingerprint"):
+        rank._require_saved(saved)
+    with pytest.raises(ExportError, match="the adapters in its shards have fingerprint"):
+        _require_saved_adapters(saved, weights)
