@@ -4,8 +4,8 @@ import hashlib
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class TensorRecord:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    checksum: int
+    checksum: str
     offset: int = 0
 
     @classmethod
@@ -41,9 +41,13 @@ class TensorRecord:
     def nbytes(self) -> int:
         return torch.Size(self.shape).numel() * type_of(self.dtype).itemsize
 
+    def placed(self) -> tuple[int, str]:
+        """Place and content: what tied tensors have in common."""
+        return self.offset, self.identity()
+
     def identity(self) -> str:
         """Type, shape and content, but neither name nor place."""
-        return f"{self.dtype} {list(self.shape)} {self.checksum:016x}"
+        return f"{self.dtype} {list(self.shape)} {self.checksum}"
 
 
 Manifest = dict[str, str]
@@ -208,20 +212,16 @@ class SharedReader:
             raise WeightSyncError(f"{record.name}: received bytes have another checksum than the learner sent")
         return tensor
 
+    def read_all(self, records: Sequence[TensorRecord]) -> list[tuple[str, torch.Tensor]]:
+        """The tensors by name; see `read`. On as many threads as torch may use; tied ones are read once."""
+        places = {record.placed(): record for record in records}
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            tensors = dict(zip(places, pool.map(self.read, places.values()), strict=True))
+        return [(record.name, tensors[record.placed()]) for record in records]
+
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor lies in the buffer."""
         return tensor.untyped_storage().data_ptr() == self._bytes.untyped_storage().data_ptr()
-
-
-def read_bucket(path: str, size: int, records: Iterable[dict[str, Any]]) -> Iterator[tuple[TensorRecord, torch.Tensor]]:
-    """Tensors of the bucket at `path`, each copied out and checked.
-
-    Raises:
-        WeightSyncError: a tensor whose bytes do not have the checksum that was sent, or a buffer that is gone.
-    """
-    reader = SharedReader(path, size)
-    for record in parse_records(records):
-        yield record, reader.read(record).clone()
 
 
 def record_fields(records: Iterable[TensorRecord]) -> list[dict[str, Any]]:

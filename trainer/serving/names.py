@@ -58,7 +58,7 @@ def probe(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """The part of a checkpoint tensor that is read back after loading: whole vectors, some columns of matrices."""
     if tensor.dim() != 2:
         return tensor.clone()
-    return tensor[:, _columns(tensor.shape[1], seed)].clone()
+    return _taken(tensor, _columns(tensor.shape[1], seed)).clone()
 
 
 @torch.no_grad()
@@ -77,6 +77,11 @@ def stale_parameters(model: nn.Module, probes: Mapping[str, torch.Tensor], seed:
     return stale
 
 
+def is_lookup(module: nn.Module) -> bool:
+    """Whether a module looks rows up, rather than multiply by them."""
+    return "Embedding" in type(module).__name__
+
+
 def _computed(fused: Fused, want: torch.Tensor, seed: int) -> torch.Tensor:
     module, rows = fused.module, want.shape[0]
     if is_fused_experts(module):
@@ -84,19 +89,23 @@ def _computed(fused: Fused, want: torch.Tensor, seed: int) -> torch.Tensor:
         return expert_columns(module, fused.parameter, columns)
     weight = getattr(module, fused.parameter)
     apply = getattr(getattr(module, "quant_method", None), "apply", None)
-    is_lookup = "Embedding" in type(module).__name__
-    if want.dim() == 2 and apply is not None and not is_lookup:
-        # the bias, if any, is a parameter of its own: take the zero input's answer off
+    if want.dim() == 2 and apply is not None and not is_lookup(module):
         width: int = next(getattr(module, name) for name in _WIDTHS if hasattr(module, name))
         columns = _columns(width, seed)
         # a router may be kept in another type than the rest
-        inputs = torch.zeros(len(columns) + 1, width, dtype=weight.dtype, device=want.device)
+        inputs = torch.zeros(len(columns), width, dtype=weight.dtype, device=want.device)
         inputs[torch.arange(len(columns)), columns] = 1
-        answers = apply(module, inputs, bias=None)
-        return answers[:-1].T[:rows]
+        # without the bias, which is a parameter of its own
+        return apply(module, inputs, bias=None).T[:rows]
     if want.dim() == 2:
-        return weight[:rows][:, _columns(weight.shape[1], seed)]
+        return _taken(weight[:rows], _columns(weight.shape[1], seed))
     return weight[:rows] if want.dim() else weight
+
+
+def _taken(matrix: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    first, last = int(columns[0]), int(columns[-1])
+    # a slice is five times as fast as a choice, which is needed where columns begin again on the left
+    return matrix[:, first : last + 1] if last - first + 1 == len(columns) else matrix[:, columns]
 
 
 def _columns(width: int, seed: int) -> torch.Tensor:

@@ -27,6 +27,8 @@ class ReplicaPhase:
     memory: Memory = Memory.AWAKE
     syncing: bool = False
     requests: int = 0
+    mixed: bool = False
+    """Whether some of the whole weights are of a sync that was not verified."""
 
     def require_serving(self) -> None:
         """Raises PhaseError unless requests can be answered."""
@@ -59,10 +61,16 @@ class ReplicaPhase:
             raise PhaseError("asked to wake its KV cache in the middle of a weight sync; the learner is still there")
         self.memory = Memory.AWAKE
 
-    def start_sync(self) -> bool:
-        """From now on nothing is served until `finish_sync`. Returns whether an earlier sync was never finished."""
+    def start_sync(self, whole: bool = True) -> bool:
+        """From now on nothing is served until `finish_sync`. Returns whether an earlier sync was never finished.
+
+        `whole`: all weights will come, not only adapters, which mend nothing.
+        """
         if self.memory is Memory.ASLEEP:
             raise PhaseError("asked to sync weights, but the replica is asleep; wake its weights first")
+        if self.mixed and not whole:
+            raise PhaseError("asked to sync adapters, but a sync of whole weights did not complete; repeat that first")
+        self.mixed = whole
         unfinished, self.syncing, self.version = self.syncing, True, None
         return unfinished
 
@@ -74,4 +82,4 @@ class ReplicaPhase:
     def finish_sync(self, version: int) -> None:
         """The weights are verified to be those of `version`."""
         self.require_syncing()
-        self.syncing, self.version = False, version
+        self.syncing, self.mixed, self.version = False, False, version

@@ -46,6 +46,7 @@ class ReplicaPool:
                 given them to.
         """
         require_capture(config, bool(gpus))
+        _require_eager(config, bool(gpus))
         actors, boots = [], []
         for i in range(config.replicas):
             actor, is_new = find_or_start(
@@ -155,3 +156,12 @@ class ReplicaPool:
         await asyncio.gather(*(actor.shutdown.remote() for actor in self.actors), return_exceptions=True)
         for actor in self.actors:
             ray.kill(actor)
+
+
+def _require_eager(config: ServingConfig, gpus: bool) -> None:
+    """Raises ReplicaError where a sync would not reach what the engine computes with."""
+    if not config.enforce_eager and not gpus:
+        raise ReplicaError(
+            "serving.enforce_eager is false, but on CPUs a compiled engine keeps hold of the packed weights it was "
+            "compiled with, whatever is synced; set serving.enforce_eager: true"
+        )

@@ -165,6 +165,8 @@ class Replica:
         fingerprints = set(await self._engine.collective_rpc("verified_fingerprint", args=(sent,)))
         if len(fingerprints) != 1:
             raise ReplicaError(f"workers of one replica hold different weights: {fingerprints}")
+        # whole weights have those of adapters in them
+        self._adapters = None
         await self._serve(version)
         return str(fingerprints.pop())
 
@@ -176,7 +178,7 @@ class Replica:
         """
         from vllm.lora.request import LoRARequest
 
-        self._phase.start_sync()
+        self._phase.start_sync(whole=False)
         await self._engine.pause_generation(mode="keep")
         with tempfile.TemporaryDirectory(prefix="testgrad-adapters-") as scratch:
             folder = Path(scratch) / "adapters"

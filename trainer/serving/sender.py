@@ -79,13 +79,19 @@ def send_weights(
     stream = iter(tensors)
     try:
         with closing(SharedBuffer(max(bucket_bytes, largest))) as buffer, ThreadPoolExecutor(1) as caller:
+            # the first portion is written while the replicas freeze their requests
+            started = caller.submit(target.start_sync)
+
+            def receive(bucket: dict[str, Any]) -> None:
+                started.result()
+                target.receive_bucket(bucket)
 
             def send(portion: list[TensorRecord]) -> Future[None]:
                 bucket = {"path": buffer.path, "size": buffer.size, "records": record_fields(portion)}
-                return caller.submit(target.receive_bucket, bucket)
+                return caller.submit(receive, bucket)
 
-            target.start_sync()
             sent = manifest(fill_buckets(stream, buffer, send))
+            started.result()
             confirmed = target.finish_sync(version, sent)
     finally:
         for _ in stream:

@@ -12,7 +12,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
-from trainer.serving.buckets import SharedReader, parse_records
+from trainer.serving.buckets import SharedReader, WeightSyncError, parse_records
+from trainer.serving.landing import Landings
 from trainer.serving.verified import Verified
 
 
@@ -43,17 +44,20 @@ class ShmTransferEngine(WeightTransferEngine[ShmInit, ShmBucket]):
     def start_weight_update(self) -> None:
         # a buffer of an earlier sync that failed may have had the path of the next one
         self._reader = None
-        initialize_layerwise_reload(self.model)
+        self._begin()
 
     def receive_weights(self, update_info: ShmBucket) -> None:
         reader, records = self._reader_of(update_info), parse_records(update_info.records)
         self._checksums = {record.name: record.checksum for record in records}
-        self.model.load_weights([(record.name, reader.read(record)) for record in records])
+        self.model.load_weights(reader.read_all(records))
         self._keep_what_waits(reader)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
         self._reader = None
+
+    def _begin(self) -> None:
+        initialize_layerwise_reload(self.model)
 
     def _reader_of(self, bucket: ShmBucket) -> SharedReader:
         """The buffer is mapped once a sync: pages that are mapped anew have to be found again, one by one."""
@@ -74,8 +78,33 @@ class ShmTransferEngine(WeightTransferEngine[ShmInit, ShmBucket]):
 
 
 class VerifiedShm(Verified, ShmTransferEngine):
-    """With proof; the checksum was compared when the tensor was read, and need not be computed again."""
+    """With proof, and in place once a whole sync has shown where everything belongs; by vLLM's reload until then."""
 
-    def _checksum(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        known = self._checksums[name]
-        return torch.tensor(known if known < 2**63 else known - 2**64)
+    def init_transfer_engine(self, init_info: ShmInit) -> None:
+        super().init_transfer_engine(init_info)
+        self._landings: Landings | None = None
+
+    def finish_weight_update(self) -> None:
+        in_place, self._landings = self._landings, None
+        received = self._received()
+        super().finish_weight_update()
+        if not isinstance(self._verdict, WeightSyncError):
+            self._landings = in_place or Landings.learn(self.model, self.vllm_config, received)
+
+    def abandon(self) -> None:
+        super().abandon()
+        # a layer that waits for more of its tensors would take the next sync's for them
+        self._landings = self._reader = None
+
+    def _begin(self) -> None:
+        if self._landings is None:
+            super()._begin()
+
+    def _load(self, model: Any, weights: list[tuple[str, torch.Tensor]]) -> Any:
+        if self._landings is None:
+            return super()._load(model, weights)
+        return self._landings.land(weights)
+
+    def _checksum(self, name: str, tensor: torch.Tensor) -> str:
+        """It was compared when the tensor was read, and need not be computed again."""
+        return self._checksums[name]

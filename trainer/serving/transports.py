@@ -4,6 +4,7 @@ Every rank holds a `WeightSender` and calls it for every sync. Whatever the tran
 was sent, tensor by tensor, and serve it only if it is what arrived and what they compute with.
 """
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
@@ -11,9 +12,12 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from trainer.serving.buckets import Manifest, TensorRecord, manifest, type_name
-from trainer.serving.checksum import lazy_checksum, to_int
+from trainer.serving.checksum import lazy_checksum, to_text
 from trainer.serving.config import ServingConfig
 from trainer.serving.sender import ReplicaActors, SyncTarget, confirm, send_weights
+
+HANDLES = "ipc_handles"
+"""What vLLM's IPC engine calls the handles of a buffer."""
 
 
 class Source(Protocol):
@@ -147,7 +151,7 @@ class Noted:
     def manifest(self) -> Manifest:
         """What the last iteration handed out."""
         return manifest(
-            TensorRecord(name, type_name(dtype), shape, to_int(lazy)) for name, dtype, shape, lazy in self._notes
+            TensorRecord(name, type_name(dtype), shape, to_text(lazy)) for name, dtype, shape, lazy in self._notes
         )
 
 
@@ -175,6 +179,9 @@ class SyncClient:
         self._replicas.start_sync()
 
     def update_weights(self, update_info: Any) -> None:
+        # what vLLM's processes send each other are plain values: handles of CUDA IPC go as bytes, see `VerifiedIpc`
+        if HANDLES in update_info:
+            update_info = update_info | {HANDLES: pickle.dumps(update_info[HANDLES])}
         self._replicas.receive_bucket(update_info)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:

@@ -12,7 +12,7 @@ import torch
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
 from trainer.serving.buckets import Manifest, TensorRecord, WeightSyncError, digest, manifest, type_name
-from trainer.serving.checksum import lazy_checksum, to_int
+from trainer.serving.checksum import lazy_checksum, to_text
 from trainer.serving.experts import pack_reloaded_experts
 from trainer.serving.names import expected_names, probe, stale_parameters
 
@@ -32,7 +32,7 @@ class Verified:
 
     def start_weight_update(self) -> None:
         self._syncs += 1
-        self._arrived: dict[str, tuple[torch.dtype, tuple[int, ...], torch.Tensor]] = {}
+        self._arrived: dict[str, tuple[torch.dtype, tuple[int, ...], torch.Tensor | str]] = {}
         self._probes: dict[str, torch.Tensor] = {}
         self._verdict: Manifest | WeightSyncError = WeightSyncError("the sync was not finished")
         super().start_weight_update()  # type: ignore[misc]
@@ -49,7 +49,7 @@ class Verified:
         super().finish_weight_update()  # type: ignore[misc]
         pack_reloaded_experts(self.model)
         # vLLM's worker stays locked in an update whose end raises: the verdict is kept until it is asked for
-        self._verdict = self._problem() or self._received()
+        self._verdict = self._problem() or manifest(self._received())
         self._probes.clear()
         self._arrived.clear()
 
@@ -76,11 +76,15 @@ class Verified:
     @contextmanager
     def _tapped(self) -> Iterator[None]:
         model = self.model
-        self.model = _Tap(model, self._note)
+        self.model = _Tap(model, self._note, self._load)
         try:
             yield
         finally:
             self.model = model
+
+    def _load(self, model: Any, weights: list[tuple[str, torch.Tensor]]) -> Any:
+        """Load tensors that were checked into the engine's model."""
+        return model.load_weights(weights)
 
     def _note(self, name: str, tensor: torch.Tensor) -> None:
         if name in self._arrived:
@@ -88,15 +92,15 @@ class Verified:
         self._arrived[name] = (tensor.dtype, tuple(tensor.shape), self._checksum(name, tensor))
         self._probes[name] = probe(tensor, self._syncs).to(self.device, self.model_config.dtype)
 
-    def _checksum(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _checksum(self, name: str, tensor: torch.Tensor) -> torch.Tensor | str:
         """Left on the device until all have arrived: waiting for each would cost more than the transfer."""
         return lazy_checksum(tensor)
 
-    def _received(self) -> Manifest:
-        return manifest(
-            TensorRecord(name, type_name(dtype), shape, to_int(lazy))
-            for name, (dtype, shape, lazy) in self._arrived.items()
-        )
+    def _received(self) -> list[TensorRecord]:
+        return [
+            TensorRecord(name, type_name(dtype), shape, found if isinstance(found, str) else to_text(found))
+            for name, (dtype, shape, found) in self._arrived.items()
+        ]
 
     def _problem(self) -> WeightSyncError | None:
         missing = sorted(self._expected - self._arrived.keys())
@@ -120,15 +124,15 @@ class Verified:
 class _Tap:
     """A model, as far as a transfer engine needs one."""
 
-    def __init__(self, model: Any, note: Any) -> None:
-        self._model, self._note = model, note
+    def __init__(self, model: Any, note: Any, load: Any) -> None:
+        self._model, self._note, self._load = model, note, load
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
         weights = list(weights)
         # all of a portion are checked before the first one is loaded
         for name, tensor in weights:
             self._note(name, tensor)
-        return self._model.load_weights(weights)
+        return self._load(self._model, weights)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

@@ -4,6 +4,7 @@ from concurrent.futures import Future
 
 import pytest
 import torch
+from support.buckets import read_bucket
 
 from trainer.serving.buckets import (
     ALIGNMENT,
@@ -13,7 +14,6 @@ from trainer.serving.buckets import (
     WeightSyncError,
     fill_buckets,
     fingerprint,
-    read_bucket,
     record_fields,
 )
 

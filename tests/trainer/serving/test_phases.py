@@ -84,3 +84,16 @@ def test_running_requests_keep_a_replica_awake():
 def test_a_refusal_names_the_mend(history, action, message):
     with pytest.raises(ReplicaError, match=message):
         ACTIONS[action](after(*history))
+
+
+def test_adapters_do_not_make_a_mixture_of_whole_weights_good():
+    phase = after("start_sync")
+    with pytest.raises(PhaseError, match="a sync of whole weights did not complete; repeat that first"):
+        phase.start_sync(whole=False)
+    assert phase.version is None
+    phase.start_sync()
+    phase.finish_sync(6)
+    phase.start_sync(whole=False)
+    assert phase.start_sync(whole=False) is True, "adapters that failed are mended by adapters"
+    phase.finish_sync(7)
+    assert phase == ReplicaPhase(7)

@@ -8,6 +8,7 @@ import pytest
 from support.scripted import generation
 
 from trainer.rollout import ReleasingPolicy, Sampling
+from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.replica import ReplicaError
 
@@ -115,3 +116,8 @@ async def test_an_engine_whose_sync_failed_is_noticed():
 
 async def test_the_proxy_sees_that_the_pool_wants_to_know_when_a_session_ends():
     assert isinstance(ReplicaPool([Actor()]), ReleasingPolicy)
+
+
+async def test_a_compiled_engine_on_cpus_is_refused(tmp_path):
+    with pytest.raises(ReplicaError, match=r"keeps hold of the packed weights.*set serving\.enforce_eager: true"):
+        await ReplicaPool.start("run", tmp_path, ServingConfig(enforce_eager=False))

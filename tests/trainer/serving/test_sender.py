@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from support.buckets import read_bucket
 
-from trainer.serving.buckets import WeightSyncError, fingerprint, manifest, read_bucket
+from trainer.serving.buckets import WeightSyncError, fingerprint, manifest
 from trainer.serving.sender import send_weights
 
 TENSORS = [(f"layer.{i}.weight", torch.full((8, 4), float(i))) for i in range(6)]

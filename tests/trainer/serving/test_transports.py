@@ -3,6 +3,7 @@
 The trainer engine here makes vLLM's calls in vLLM's order; vLLM's own are driven in tests/integration and tests/gpu.
 """
 
+import pickle
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -120,6 +121,15 @@ def test_each_replica_has_its_own_place_in_the_group():
     assert {info["world_size"] for info in replicas.infos[0]} == {7}
     SyncClient(replicas, 1).init_weight_transfer_engine({"packed": True})
     assert replicas.infos[1] == [{"packed": True}] * 3
+
+
+def test_handles_of_gpu_memory_travel_as_bytes():
+    """Between vLLM's processes only plain values do."""
+    handles = {"GPU-0": (torch.Tensor, torch.Size([3]), torch.uint8, b"handle")}
+    replicas, update = Replicas(), {"names": ["a"], "ipc_handles": handles}
+    SyncClient(replicas, 1).update_weights(update)
+    assert replicas.received["names"] == ["a"] and pickle.loads(replicas.received["ipc_handles"]) == handles
+    assert update["ipc_handles"] is handles
 
 
 class TrainerEngine:
