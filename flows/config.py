@@ -19,6 +19,7 @@ from harness.scaffolds.base import SCAFFOLDS, ScaffoldConfig
 from harness.verifier import VerifierConfig
 from tasks.config import DataConfig, EvaluationConfig, FilterConfig, RolloutConfig
 from tasks.reward import RewardConfig
+from tasks.thin_trials import Keep
 from tasks.tracing import TracingConfig
 from trainer.algorithms.check import Finding, StepFacts, check
 from trainer.algorithms.config import AlgorithmConfig
@@ -56,6 +57,17 @@ class ScheduleConfig(BaseModel):
     best_is: Literal["max", "min"] = Field("max", description="Whether the best is the largest or the smallest")
     save_in_background: bool = Field(
         True, description="Go on with trials while a checkpoint is written; an update waits for it"
+    )
+
+    max_hours: float | None = Field(
+        None,
+        gt=0,
+        description="Hours after which a run stops by itself, after a step and with a checkpoint; none if unset",
+    )
+    keep_trials: Keep = Field(
+        "all",
+        description="Trials of finished steps that stay whole: all; sampled: those that are traced, and failures; "
+        "failures: those in which something broke. Of the others stays how they ended",
     )
 
     @model_validator(mode="after")
@@ -203,7 +215,10 @@ class RunConfig(BaseModel):
 
         That is all but its length, its saving, what stops it and who watches; and ranks, whose number is rounding.
         """
-        fixed = self.model_dump(mode="json", exclude={"schedule", "evaluation", "fidelity", "tracing", "diagnosis"})
+        whole = dict.fromkeys(("schedule", "evaluation", "fidelity", "tracing", "diagnosis"), True)
+        fixed = self.model_dump(
+            mode="json", exclude=whole | {"rollout": {"max_infra_share", "step_timeout", "workers"}}
+        )
         fixed["learner"] = {key: value for key, value in fixed["learner"].items() if key not in ("ranks", "nodes")}
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -15,11 +15,16 @@ UNKNOWN_VERSION = "unknown"
 def export_trials(
     journal: Journal, trials: Sequence[StoredTrial], folder: Path, *, prompt_ids: bool = False
 ) -> list[Path]:
-    """Write the trials' ATIF documents below `folder`. Returns their folders; a trial without answers has none."""
+    """Write the trials' ATIF documents below `folder`. Returns their folders.
+
+    A trial without answers has none, nor has one whose conversation is not kept.
+    """
     config = (read_json(journal.root / "config.json") or {}).get("config", {})
     model = config.get("model", {}).get("path")
     written = []
     for trial in trials:
+        if not trial.has_trajectory:
+            continue
         trajectory = trial.trajectory()
         if not any(segment["turns"] for segment in trajectory["segments"]):
             continue

@@ -12,6 +12,7 @@ from flows.open_run import read_run_config
 from tasks.assemble_batch import assemble_batch
 from tasks.check_fidelity import check_fidelity, columns_for_evidence
 from tasks.compute_advantages import compute_advantages
+from tasks.infra_limit import make_lost_again
 from tasks.journal import step_label
 from tasks.progress import Event, emit
 from tasks.record_step import record_step
@@ -99,13 +100,18 @@ async def graded_trials(
     run: RunRef, label: str, step: int, model: Path, config: RunConfig, refill: int = 0
 ) -> dict[str, Any]:
     """Run and grade the trials that a step began with, or those of a refill. Returns what `run_trials` does."""
+    share = config.rollout.max_infra_share
+    if again := await asyncio.to_thread(make_lost_again, run, label):
+        emit(Event("note", label, f"{again} trials or gradings were lost to infrastructure; they are made again"))
     trials, _ = await both(
         for_refill(run_trials, refill)(
             run, label, step, model, config.serving, config.rollout.sampling, config.sandbox, config.scaffold,
             config.budgets, config.rollout.concurrency, config.rollout.infra_attempts, refill,
+            max_infra_share=share, step_timeout=config.rollout.step_timeout, workers=config.rollout.workers,
+            plugins=config.plugins,
         ),
         for_refill(verify_trials, refill)(
-            run, label, config.sandbox, config.verifier, config.budgets, config.rollout.infra_attempts, refill
+            run, label, config.sandbox, config.verifier, config.budgets, config.rollout.infra_attempts, refill, share
         ),
     )  # fmt: skip
     return dict(trials)

@@ -1,6 +1,8 @@
 """Train a policy: one parent flow run for a training run, one subflow for each step."""
 
 import asyncio
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tasks.run import RunRef
 from tasks.run_log import logging_to
 from tasks.save_checkpoint import Saving, save_checkpoint, saving
 from tasks.start_engines import start_engines, stop_engines
+from tasks.thin_trials import thin_trials
 from tasks.track_run import end_tracking, start_tracking
 from tasks.turns import turn_of_learner, turn_of_replicas
 from trainer.placement import ray_cluster
@@ -53,6 +56,8 @@ async def train(config: RunConfig, root: Path | None = None) -> dict[str, Any]:
 
 
 async def _train(run: RunRef, config: RunConfig) -> dict[str, Any]:
+    hours = config.schedule.max_hours
+    until = math.inf if hours is None else time.monotonic() + 3600 * hours
     emit(Event("note", "", f"journal in {run.journal.root}"))
     for warning in config.warnings:
         emit(Event("note", "", f"warning: {warning}"))
@@ -74,7 +79,7 @@ async def _train(run: RunRef, config: RunConfig) -> dict[str, Any]:
                 start_tracking(run, config.model_dump(mode="json")),
             )
             async with saving() as current:
-                summary = await _steps(run, config, model, current)
+                summary = await _steps(run, config, model, current, until)
             status = "FINISHED"
         except (asyncio.CancelledError, KeyboardInterrupt):
             status = "KILLED"
@@ -101,7 +106,8 @@ def _summary(run: RunRef, steps: int, evaluations: dict[int, dict[str, Any]]) ->
     return {"run": run.name, "steps": steps, "evaluations": {str(step): record for step, record in evaluations.items()}}
 
 
-async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving) -> dict[str, Any]:
+async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving, until: float) -> dict[str, Any]:
+    """The steps that are left. One that ends after `until`, a time of the monotonic clock, is the last for now."""
     schedule = config.schedule
     done = await recover(run, config.rollout.temperature, config.serving, config.pool)
     evaluations: dict[int, dict[str, Any]] = {}
@@ -114,8 +120,12 @@ async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving) ->
             await rl_step(run, step, model)
         if is_first_to_judge(step, done):
             await judge_first_step(run, config.diagnosis)
+        if step >= done:
+            await asyncio.to_thread(thin_trials, run.journal, schedule.keep_trials, config.tracing, before=step)
         last = step == schedule.total_steps
-        if step >= done and (last or step % schedule.save_freq == 0):
+        # at least one step is made, or a run whose boot takes as long would never get anywhere
+        over = not last and step > done and time.monotonic() >= until
+        if step >= done and (last or over or step % schedule.save_freq == 0):
             await turn_of_learner(run, config.serving)
             asked = asyncio.Event()
             # one that is gone from the disk is made again, though Prefect knows that it was made
@@ -128,4 +138,10 @@ async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving) ->
         if step >= done and (due or (last and schedule.eval_after)):
             await turn_of_replicas(run, config.serving)
             evaluations[step] = await evaluate(run, step, model, trained=run)
+        if over:
+            text = (
+                f"schedule.max_hours ({schedule.max_hours:g}) are over: stopped after step {step}; the same names go on"
+            )
+            emit(Event("note", "", text))
+            return _summary(run, step, evaluations) | {"stopped": text}
     return _summary(run, schedule.total_steps, evaluations)

@@ -114,7 +114,12 @@ def show_trial(console: Console, journal: Journal, session: str) -> None:
     """Conversation, diff and test report of the trial whose session id begins with `session`."""
     trial = find_trial(journal, session)
     with only_printable(console):
-        show_trajectory(console, trial.trajectory())
+        if trial.has_trajectory:
+            show_trajectory(console, trial.trajectory())
+        else:
+            console.print(
+                "[yellow]conversation and changes are not kept[/yellow] (schedule.keep_trials)", highlight=False
+            )
         diff = trial.folder / "patch.diff"
         if diff.is_file() and diff.read_text():
             console.print(

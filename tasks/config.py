@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tasks.trial_workers import WorkersConfig
 from trainer.rollout import Outcome, Sampling
 
 BUILTIN_KATA = "builtin:kata"
@@ -55,6 +56,16 @@ class RolloutConfig(BaseModel):
     max_tokens_per_turn: int = Field(512, ge=1, description="Longest answer of one turn, in tokens")
     concurrency: int = Field(64, ge=1, description="Trials at once")
     infra_attempts: int = Field(3, ge=1, description="Tries of a trial that fails for reasons the policy cannot cause")
+    max_infra_share: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Part of a step's trials that infrastructure may cost; beyond it the step stops",
+    )
+    workers: WorkersConfig = Field(WorkersConfig(), description="Processes that run the trials")
+    step_timeout: float | None = Field(
+        None, gt=0, description="Seconds that the trials of a step may take before it stops; no limit if unset"
+    )
 
     @model_validator(mode="after")
     def _whole_distribution(self) -> Self:

@@ -1,7 +1,7 @@
 """Concurrent work inside a Prefect task, with the error that people and retry policies can read."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
@@ -20,3 +20,27 @@ def first_leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+class StepOverdue(ValueError):
+    """The trials of a step take longer than the run gives them."""
+
+
+@asynccontextmanager
+async def due_within(seconds: float | None, so_far: Callable[[], str]) -> AsyncIterator[None]:
+    """Cancel the block after so many seconds; None for never.
+
+    Raises:
+        StepOverdue: it was cancelled. `so_far` tells how far it had come.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise StepOverdue(
+            f"{so_far()} after {seconds:g} s, all that rollout.step_timeout gives them. Where one hangs, testgrad "
+            "status says what it does; raise rollout.step_timeout if they are merely slow. The same names go on: "
+            "trials that have ended stay, and the others get as long again"
+        ) from error

@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,20 @@ from harness.reaper import reaping
 from harness.sandbox import SandboxConfig, require_isolation
 from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
-from harness.trial import TrialSpec, new_session_id, run_trial_with_retries
+from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
 from tasks.draw import Group, groups_path, read_groups
-from tasks.groups import task_group
+from tasks.groups import due_within, task_group
+from tasks.infra_limit import InfraLimit
 from tasks.policy import staged
 from tasks.progress import Event, emit
 from tasks.run import RunRef
 from tasks.served_policy import Served, as_told, served_policy
 from tasks.trial_files import load_trial, store_trial
+from tasks.trial_workers import Setup, WorkersConfig, trial_workers
 from trainer.rollout import Outcome, Sampling
 from trainer.serving.config import ServingConfig
+
+Launch = Callable[[TrialSpec], Awaitable[TrialResult]]
 
 
 @task(**staged("run_trials"))
@@ -44,12 +50,20 @@ async def run_trials(
     infra_attempts: int,
     refill: int = 0,
     endpoint: EndpointConfig | None = None,
+    max_infra_share: float | None = None,
+    step_timeout: float | None = None,
+    workers: WorkersConfig = WorkersConfig(),  # noqa: B008  (frozen)
+    plugins: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run the trials of a round that have not ended yet. Returns counts of outcomes and the seconds taken.
 
     Only those of the groups that the round began with, or of those that refill `refill` added. Policy weights must be
     those after step `step - 1`, or after `step` for an evaluation; the caller has synced them. With `endpoint` the
     policy is what it serves, and the run needs no replicas; where it tells no tokens, trials leave none.
+
+    Raises:
+        TooManyLost: more than `max_infra_share` of the trials were lost to infrastructure.
+        StepOverdue: they take more than `step_timeout` seconds.
     """
     started = time.monotonic()
     require_isolation(sandbox)
@@ -61,8 +75,9 @@ async def run_trials(
     missing = missing_trials(groups, Counter(trial.group_id for trial in ended))
     total = sum(group.attempts for group in groups)
     limit = asyncio.Semaphore(concurrency)
+    lost = InfraLimit(run, label, groups, max_infra_share)
 
-    async def one(group: Group, served: Served, proxy: ProxyServer) -> None:
+    async def one(group: Group, served: Served, launch: Launch) -> None:
         queued = time.monotonic()
         async with limit:
             spec = TrialSpec(
@@ -70,7 +85,7 @@ async def run_trials(
                 greedily(sampling) if group.greedy else sampling, scaffold=group.scaffold,
                 queue_seconds=time.monotonic() - queued,
             )  # fmt: skip
-            result = await run_trial_with_retries(spec, proxy, sandbox, scaffold, budgets, attempts=infra_attempts)
+            result = await launch(spec)
             if result.outcome is Outcome.INFRA_ERROR:
                 # a dead engine is no property of this trial: fail the stage, so that a restart runs the trial again
                 await served.policy.require_serving()
@@ -78,18 +93,38 @@ async def run_trials(
                 as_told(result, served.policy)
             await asyncio.to_thread(store_trial, folder / result.spec.session_id, result)
             outcomes[result.outcome] += 1
+            if result.outcome is Outcome.INFRA_ERROR:
+                lost.lose(result.error)
             emit(Event("trials", label, done=sum(outcomes.values()), total=total))
 
+    @asynccontextmanager
+    async def launching(served: Served) -> AsyncIterator[Launch]:
+        """What runs a trial: this process, or the workers; an endpoint counts here what it served."""
+        if workers.per_node and endpoint is None:
+            policy = partial(served_policy, run, model, serving, None)
+            setup = Setup(run, policy, sandbox, scaffold, budgets, infra_attempts, plugins)
+            async with trial_workers(setup, workers) as others:
+                yield others.run
+            return
+        async with ProxyServer(served.policy, served.codec, served.window, tools=served.tools) as proxy:
+            yield lambda spec: run_trial_with_retries(
+                spec, proxy, sandbox, scaffold, budgets, attempts=infra_attempts
+            )  # fmt: skip
+
     emit(Event("trials", label, done=total - len(missing), total=total))
+    for trial in ended:
+        if trial.group_id in ids and trial.outcome is Outcome.INFRA_ERROR:
+            lost.lose(trial.record["error"])
     with owned_by(project=run.project, run=run.experiment):
         async with (
+            due_within(step_timeout, lambda: f"{label}: {sum(outcomes.values())} of {total} trials have ended"),
             reaping(sandbox),
             served_policy(run, model, serving, endpoint) as served,
-            ProxyServer(served.policy, served.codec, served.window, tools=served.tools) as proxy,
+            launching(served) as launch,
             task_group() as trials,
         ):
             for group in missing:
-                trials.create_task(one(group, served, proxy))
+                trials.create_task(one(group, served, launch))
     return {"outcomes": {str(outcome): outcomes[outcome] for outcome in Outcome}, "seconds": time.monotonic() - started}
 
 

@@ -42,6 +42,11 @@ class StoredTrial:
         unknown = self.record.get("counters", {}).get("tokens_unknown")
         return bool(self.record["turns"] if unknown else self.record["trained_segments"])
 
+    @property
+    def has_trajectory(self) -> bool:
+        """Whether the conversation is still there; `schedule.keep_trials` may have taken it away."""
+        return (self.folder / "trajectory.json").is_file()
+
     def rollouts(self) -> list[Rollout]:
         """The token records of the segments that are trained; none if the policy sampled nothing."""
         path = self.folder / "rollout.parquet"
@@ -55,7 +60,10 @@ class StoredTrial:
         """
         trajectory = read_json(self.folder / "trajectory.json")
         if trajectory is None:
-            raise JournalError(f"{self.folder} has no trajectory.json")
+            raise JournalError(
+                f"{self.folder} has no trajectory.json: the run's schedule.keep_trials keeps no more of it than how it "
+                "ended, or somebody has removed it"
+            )
         return dict(trajectory)
 
     def patch(self) -> Patch:

@@ -13,9 +13,10 @@ from harness.grading import grade_with_retries
 from harness.pool.task import Task
 from harness.sandbox import SandboxConfig
 from harness.sandbox.owner import owned_by
-from harness.verifier import VerifierConfig
+from harness.verifier import Status, VerifierConfig
 from tasks.draw import read_draws
 from tasks.groups import task_group
+from tasks.infra_limit import InfraLimit
 from tasks.journal import JournalError
 from tasks.policy import staged
 from tasks.progress import Event, emit
@@ -35,12 +36,16 @@ async def verify_trials(
     budgets: BudgetConfig,
     infra_attempts: int,
     refill: int = 0,
+    max_infra_share: float | None = None,
 ) -> dict[str, Any]:
     """Grade the trials of a round until all of them are. Returns counts of verdicts and the busy seconds.
 
     Only those of the groups that the round began with, or of those that refill `refill` added. The journal is the
     channel: a trial counts as soon as its trial.json is there, whoever runs it. Trials that ended in `infra_error` have
     nothing to grade.
+
+    Raises:
+        TooManyLost: more than `max_infra_share` of the gradings were lost to infrastructure.
     """
     draws = read_draws(run.journal.stage_dir(label))
     known = {group.group_id for groups in draws for group in groups}
@@ -50,6 +55,7 @@ async def verify_trials(
     seen: set[Path] = set()
     ended = 0
     busy = 0.0
+    lost = InfraLimit(run, label, draws[refill], max_infra_share, "gradings")
 
     async def one(trial: StoredTrial) -> None:
         nonlocal busy
@@ -65,6 +71,8 @@ async def verify_trials(
             busy += time.monotonic() - started
             await asyncio.to_thread(store_verdict, trial.folder, verdict)
         statuses[str(verdict.status)] += 1
+        if verdict.status is Status.INFRA_ERROR:
+            lost.lose(verdict.reason)
         emit(Event("verdicts", label, done=sum(statuses.values()), total=expected, data=dict(statuses)))
 
     with owned_by(project=run.project, run=run.experiment):

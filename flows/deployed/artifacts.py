@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -55,6 +56,10 @@ class _Artifacts:
         self._rows: list[dict[str, Any]] = []
         self._bars: dict[str, UUID] = {}
         self._shown: dict[str, float] = {}
+        self._newest: dict[str, float] = {}
+        # events come from within Prefect tasks, whose clients are closed when they end; what is written belongs to the
+        # flow that shows it
+        self._context = copy_context()
         self._writing: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
@@ -76,10 +81,10 @@ class _Artifacts:
         elif event.kind in ("trials", "collect") and event.total:
             percent = 100.0 * event.done / event.total
             if percent == 100.0 or percent - self._shown.get(event.label, -100.0) >= _LEAST_ADVANCE:
-                self._shown[event.label] = percent
-                work = self._progress(event, percent)
+                self._shown[event.label] = self._newest[event.label] = percent
+                work = self._progress(event)
         if work is not None:
-            task = loop.create_task(self._quietly(work))
+            task = loop.create_task(self._quietly(work), context=self._context.copy())
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 
@@ -95,7 +100,10 @@ class _Artifacts:
             except Exception as error:
                 _log.warning("no artifact: %s", error)
 
-    async def _progress(self, event: Event, percent: float) -> None:
+    async def _progress(self, event: Event) -> None:
+        percent = self._newest.pop(event.label, None)
+        if percent is None:
+            return  # an earlier turn has written what was newest by then
         if event.label in self._bars:
             await aupdate_progress_artifact(self._bars[event.label], percent)
             return
