@@ -33,7 +33,7 @@ BACKENDS = {
     "flash": Backend(attention_flash.NAME, attention_flash.arguments),
 }
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sdpa": attention.packed_attention,
     "flex": attention_flex.flex,
     "flash": attention_flash.flash_attention,

@@ -27,7 +27,7 @@ def require_divisible(model_config: Any, sp_size: int) -> None:
     rope = getattr(text, "rope_parameters", None) or {}
     # models with several kinds of layers have one entry for each
     kinds = {entry.get("rope_type") for entry in (rope, *rope.values()) if isinstance(entry, dict)}
-    by_length = sorted(kinds & set(_BY_LENGTH))
+    by_length = [kind for kind in _BY_LENGTH if kind in kinds]
     if by_length:
         raise SequenceError(
             f"learner.sp_size is {sp_size}, but the model's rotary embedding ({by_length[0]}) depends on how long a "
