@@ -175,6 +175,8 @@ def test_nodes_of_the_learner_and_replicas_that_share_them(values):
     assert "serving.colocated" not in apart
     shared = values("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0\nNGPUS_PER_NODE=4")
     assert (shared["learner.ranks"], shared["serving.replicas"], shared["serving.colocated"]) == (8, 8, True)
+    assert "learner.sp_size" not in shared
+    assert values("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0\nNGPUS_PER_NODE=4\nSP_SIZE=4")["learner.sp_size"] == 4
 
 
 def test_all_mistakes_are_told_at_once(values):
