@@ -54,18 +54,20 @@ def trained(
     """What so many ranks made of each variant."""
     folder = tmp_path_factory.mktemp("parallel")
     mixture = tiny_mixture(folder / "mixture", num_attention_heads=4, num_key_value_heads=2)
-    other = {"model": str(mixture), "batch": str(routed_batch(folder / "routed.parquet"))}
+    other: dict[str, Any] = {"model": str(mixture), "batch": str(routed_batch(folder / "routed.parquet"))}
+    other |= {"algorithm": OVER_SEQUENCES, "probed": True}
     # two optimizer steps: in the second one ratios are not 1
     # a prompt that is shared follows the record of one rollout, and here each has its own
     settings = {"moe": {"replay": True}, "critic": {}, "mini_batch_size": 4, "share_prompts": "never"}
-    routed = [
-        Variant(f"mixture over {n}", {"sp_size": n} | settings, 1, algorithm=OVER_SEQUENCES, **other) for n in (1, 2)
-    ]
+    routed = [Variant(f"mixture over {n}", {"sp_size": n} | settings, 1, **other) for n in (1, 2)]
     few = str(write_batch(folder / "few.parquet", groups=1, attempts=2))
 
     def variants(ranks: int) -> list[Variant]:
         sizes = [n for n in (1, 2, 4) if n <= ranks]
-        kept = [Variant(f"rollout over {n}", {"sp_size": n, "micro_batch_tokens": 1}, 1, batch=few) for n in sizes]
+        kept = [
+            Variant(f"rollout over {n}", {"sp_size": n, "micro_batch_tokens": 1}, 1, batch=few, probed=True)
+            for n in sizes
+        ]
         return [*kept, *routed, *(variant for count, variant in CASES if count == ranks)]
 
     return {ranks: run_ranks(folder, models["untied"], batch, ranks, variants(ranks)) for ranks in RANKS}

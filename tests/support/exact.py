@@ -30,7 +30,7 @@ class Variant:
     """A way to compute the same training, and the numbers of ranks on which it is tried even in a short run.
 
     In step `spoiled` the last rank's log-probs are infinite. `algorithm` are fields that differ from `ALGORITHM`;
-    `model` and `batch` are others than those of the run.
+    `model` and `batch` are others than those of the run. `probed` asks for more than metrics and weights.
     """
 
     name: str
@@ -41,11 +41,14 @@ class Variant:
     algorithm: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
     batch: str | None = None
+    probed: bool = False
 
 
 def run_ranks(folder: Path, model: Path, batch: Path, ranks: int, variants: Sequence[Variant]) -> dict[str, Any]:
-    """By variant metrics of each step, weights after the last and what `score` says with them, and the most numbers
-    that a rank kept of a row for its backward pass. All variants run in the same processes.
+    """Metrics of each step, and the weights after the last, by variant; all variants in the same processes.
+
+    Of variants that are probed also what `score` says at last, and the most numbers that a rank kept of a row for its
+    backward pass.
     """
     store = torch.distributed.TCPStore("127.0.0.1", 0, ranks + 1, True, timedelta(seconds=60), wait_for_workers=False)
     job = {"model": str(model), "batch": str(batch), "ranks": ranks, "variants": [asdict(v) for v in variants]}
@@ -160,7 +163,7 @@ def main(out: Path, rank: int, port: int) -> None:
         learner.adopt(build_policy(model, config))
         if config.critic is not None:
             learner.adopt_critic(build_critic(model, config))
-        kept = count_kept(learner._policy)
+        kept = count_kept(learner._policy) if variant["probed"] else []
         records = []
         for step in range(1, variant["steps"] + 1):
             whole = learner._policy.forward
@@ -169,12 +172,13 @@ def main(out: Path, rank: int, port: int) -> None:
             records.append(learner.update(step, batch, TEMPERATURE).metrics)
             learner._policy.forward = whole
         weights = dict(full_tensors(learner._policy.engine, torch.float32, 2**20))
-        columns = ["old_logprobs", "sum_pi_squared", *(["values"] if config.critic is not None else [])]
-        scores = learner.score(batch, columns, TEMPERATURE, variant["steps"])
-        most = max(gather(max(kept)))
-        if rank == 0:
-            found = {"records": records, "weights": weights, "kept": most}
+        found: dict[str, Any] = {"records": records, "weights": weights}
+        if variant["probed"]:
+            columns = ["old_logprobs", "sum_pi_squared", *(["values"] if config.critic is not None else [])]
+            scores = learner.score(batch, columns, TEMPERATURE, variant["steps"])
             found["scores"] = {name: torch.from_numpy(values) for name, values in scores.items()}
+            found["kept"] = max(gather(max(kept)))
+        if rank == 0:
             torch.save(found, out / f"{variant['name']}.pt")
     # threads of gloo may outlive the interpreter and abort it
     os._exit(0)
