@@ -70,16 +70,15 @@ class Compound:
                 f"SP_SIZE is {sequence_parallel}, which does not divide the {train * each} GPUs of the learner "
                 "(N_NODES_TRAIN x NGPUS_PER_NODE); choose a divisor"
             )
-        if sequence_parallel != 1:
-            raise Untranslatable(
-                f"SP_SIZE is {sequence_parallel}, and the learner does not split sequences over ranks; set it to 1, "
-                "and "
-                "lower MAX_RESP until a sequence fits one device (`testgrad check` shows the arithmetic)"
-            )
+        if sequence_parallel < 1:
+            raise Untranslatable(f"SP_SIZE is {sequence_parallel}; set it to the ranks that share a sequence, or to 1")
+        shares: Settings = {}
+        if sequence_parallel > 1:
+            shares["learner.sp_size"] = (sequence_parallel, self._line("SP_SIZE"))
         if train is None and rollout is None:
             if nodes is not None:
                 raise Untranslatable(f"NNODES is {nodes}; say which: set N_NODES_TRAIN and N_NODES_ROLLOUT as well")
-            return {}
+            return shares
         if not train or rollout is None:
             raise Untranslatable(
                 f"N_NODES_TRAIN is {train} and N_NODES_ROLLOUT {rollout}: give the learner a node, and the engine its "
@@ -88,7 +87,7 @@ class Compound:
         if each == 0:
             raise Untranslatable("NGPUS_PER_NODE is 0; for CPUs leave the nodes out and set MODEL_ENGINE=cpu")
         tensor_parallel = self._read("GEN_TP", integer, 1)
-        learner = {
+        learner = shares | {
             "learner.ranks": (train * each, self._line("N_NODES_TRAIN")),
             "learner.nodes": (train, self._line("N_NODES_TRAIN")),
             "learner.gpus_per_rank": (1, self._line("NGPUS_PER_NODE", "N_NODES_TRAIN")),

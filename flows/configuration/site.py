@@ -22,6 +22,7 @@ ALLOWED = (
     "learner.gpus_per_rank",
     "learner.nodes",
     "learner.ranks",
+    "learner.sp_size",
     "learner.zero_stage",
     "learner.attention",
     "learner.share_prompts",

@@ -42,7 +42,8 @@ def run_block(resolved: Resolved, facts: Facts, path: Path) -> list[tuple[str, s
             "batch",
             f"{rollout.tasks_per_step} tasks x {rollout.attempts_per_task} attempts = {facts.trials} trials, "
             "mini-batch: "
-            f"{mini}; rows of {learner.micro_batch_tokens} tokens",
+            f"{mini}; rows of {learner.row_tokens} tokens"
+            + (f", each over {learner.sp_size} ranks" if learner.sp_size > 1 else ""),
         ),
         ("context", f"window {serving.window} tokens, answers of at most {rollout.max_tokens_per_turn}"),
         (

@@ -144,7 +144,7 @@ def test_names_that_belong_together(values, text, expected):
         ("N_NODES_TRAIN=0\nN_NODES_ROLLOUT=2", ["N_NODES_TRAIN is 0", "give the learner a node"]),
         ("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0\nGEN_TP=4", ["GEN_TP is 4", "set GEN_TP to 1"]),
         ("N_NODES_TRAIN=1\nN_NODES_ROLLOUT=1\nSP_SIZE=3", ["SP_SIZE is 3", "does not divide the 8 GPUs"]),
-        ("N_NODES_TRAIN=1\nN_NODES_ROLLOUT=1\nSP_SIZE=8", ["SP_SIZE is 8", "does not split sequences"]),
+        ("SP_SIZE=0", ["SP_SIZE is 0", "or to 1"]),
         ("N_NODES_TRAIN=1\nN_NODES_ROLLOUT=1\nGEN_TP=3", ["GEN_TP is 3", "choose a divisor"]),
         ("MAX_PROMPT=30000", ["set both"]),
         ("FUSED_KERNELS=True", ["FUSED_KERNELS: 'True' cannot be had", "set it to false"]),
@@ -175,6 +175,8 @@ def test_nodes_of_the_learner_and_replicas_that_share_them(values):
     assert "serving.colocated" not in apart
     shared = values("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0\nNGPUS_PER_NODE=4")
     assert (shared["learner.ranks"], shared["serving.replicas"], shared["serving.colocated"]) == (8, 8, True)
+    assert "learner.sp_size" not in shared
+    assert values("N_NODES_TRAIN=2\nN_NODES_ROLLOUT=0\nNGPUS_PER_NODE=4\nSP_SIZE=4")["learner.sp_size"] == 4
 
 
 def test_all_mistakes_are_told_at_once(values):

@@ -127,6 +127,10 @@ TRIPPED = [
     ("tensor-parallel", {"serving.tensor_parallel": 3},
      F, "does not divide the model's 2 num_key_value_heads; use 1, 2"),
     ("tensor-parallel", {"serving.tensor_parallel": 4}, F, "does not divide the model's 2 num_key_value_heads"),
+    ("sequence-parallel", {"learner.ranks": 3, "learner.sp_size": 3},
+     F, "learner.sp_size is 3: does not divide the model's 4 num_attention_heads; use 1, 2, 4"),
+    ("sequence-parallel", {"learner.ranks": 2, "learner.nodes": 2, "learner.sp_size": 2},
+     W, "does not divide the 1 ranks of a node"),
     # batch
     ("batch", {"rollout.tasks_per_step": UNSET}, W, "rollout.tasks_per_step is unset, so 64"),
     ("batch", {"learner.ranks": 3}, W, "does not divide 4 tasks x 4 attempts = 16 trials a step"),
@@ -312,6 +316,17 @@ def test_a_cluster_elsewhere_is_not_counted_here(place, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     (found,) = findings_of(place, "devices", GPU_RUN)
     assert found.level is Level.WARN and "of the cluster at RAY_ADDRESS" in found.message
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_ranks_that_share_rows(place, size):
+    """They divide heads of queries, those of keys or not, and the activations of a window."""
+    shared = {"learner.ranks": 4, "learner.sp_size": size}
+    assert {f.level for f in findings_of(place, "sequence-parallel", shared)} == {Level.OK}
+    (found,) = findings_of(place, "learner-memory", shared | {"serving.window": 4096, "learner.micro_batch_tokens": 1})[
+        -1:
+    ]
+    assert f"{4096 // size} tokens x" in found.message
 
 
 @pytest.mark.parametrize("size", [1, 2])

@@ -29,7 +29,8 @@ ALGORITHM: dict[str, Any] = {
 class Variant:
     """A way to compute the same training, and the numbers of ranks on which it is tried even in a short run.
 
-    In step `spoiled` the last rank's log-probs are infinite.
+    In step `spoiled` the last rank's log-probs are infinite. `algorithm` are fields that differ from `ALGORITHM`;
+    `model` and `batch` are others than those of the run. `probed` asks for more than metrics and weights.
     """
 
     name: str
@@ -37,10 +38,18 @@ class Variant:
     steps: int = 20
     spoiled: int | None = None
     ranks: tuple[int, ...] = (1, 2)
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    batch: str | None = None
+    probed: bool = False
 
 
 def run_ranks(folder: Path, model: Path, batch: Path, ranks: int, variants: Sequence[Variant]) -> dict[str, Any]:
-    """Metrics of each step, and the weights after the last, by variant; all variants in the same processes."""
+    """Metrics of each step, and the weights after the last, by variant; all variants in the same processes.
+
+    Of variants that are probed also what `score` says at last, and the most numbers that a rank kept of a row for its
+    backward pass.
+    """
     store = torch.distributed.TCPStore("127.0.0.1", 0, ranks + 1, True, timedelta(seconds=60), wait_for_workers=False)
     job = {"model": str(model), "batch": str(batch), "ranks": ranks, "variants": [asdict(v) for v in variants]}
     out = folder / f"ranks-{ranks}"
@@ -104,11 +113,42 @@ def train_plainly(model: Any, samples: Sequence[Any], steps: int, skip: int | No
     return records
 
 
+def count_kept(model: Any) -> list[int]:
+    """A list that gets, for each row that the model computes, how many numbers are kept for its backward pass.
+
+    Weights are not counted, nor what is offloaded.
+    """
+    kept: list[int] = []
+    compute = model._say
+
+    def counting(*args: Any, **arguments: Any) -> torch.Tensor:
+        sizes: dict[int, int] = {}
+        alive = []
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            place = tensor.untyped_storage().data_ptr()
+            weights = {p.untyped_storage().data_ptr() for p in model.engine.module.parameters() if p.numel()}
+            if place not in weights:
+                sizes[place] = max(sizes.get(place, 0), tensor.numel())
+                # else another tensor could take its place
+                alive.append(tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            said = compute(*args, **arguments)
+        kept.append(sum(sizes.values()))
+        return said
+
+    model._say = counting
+    return kept
+
+
 def main(out: Path, rank: int, port: int) -> None:
     """One rank."""
     from trainer.algorithms.config import AlgorithmConfig
+    from trainer.learner.collective import gather
     from trainer.learner.config import LearnerConfig
-    from trainer.learner.engine import build_policy, init_process_group
+    from trainer.learner.engine import build_critic, build_policy, init_process_group
     from trainer.learner.rank import LearnerRank
     from trainer.learner.weights import full_tensors
 
@@ -118,18 +158,28 @@ def main(out: Path, rank: int, port: int) -> None:
     init_process_group(store, rank, LearnerConfig(ranks=ranks, timeout=60))
     for variant in job["variants"]:
         config = LearnerConfig(**{"dtype": "float32", "lr": LR, "ranks": ranks} | variant["settings"])
-        learner = LearnerRank(rank, config, AlgorithmConfig(**ALGORITHM))
-        learner.adopt(build_policy(job["model"], config))
+        model, batch = variant["model"] or job["model"], variant["batch"] or job["batch"]
+        learner = LearnerRank(rank, config, AlgorithmConfig(**ALGORITHM | variant["algorithm"]))
+        learner.adopt(build_policy(model, config))
+        if config.critic is not None:
+            learner.adopt_critic(build_critic(model, config))
+        kept = count_kept(learner._policy) if variant["probed"] else []
         records = []
         for step in range(1, variant["steps"] + 1):
             whole = learner._policy.forward
             if step == variant["spoiled"] and rank == ranks - 1:
                 learner._policy.forward = lambda row, t, whole=whole: whole(row, t) * float("inf")
-            records.append(learner.update(step, job["batch"], TEMPERATURE).metrics)
+            records.append(learner.update(step, batch, TEMPERATURE).metrics)
             learner._policy.forward = whole
         weights = dict(full_tensors(learner._policy.engine, torch.float32, 2**20))
+        found: dict[str, Any] = {"records": records, "weights": weights}
+        if variant["probed"]:
+            columns = ["old_logprobs", "sum_pi_squared", *(["values"] if config.critic is not None else [])]
+            scores = learner.score(batch, columns, TEMPERATURE, variant["steps"])
+            found["scores"] = {name: torch.from_numpy(values) for name, values in scores.items()}
+            found["kept"] = max(gather(max(kept)))
         if rank == 0:
-            torch.save({"records": records, "weights": weights}, out / f"{variant['name']}.pt")
+            torch.save(found, out / f"{variant['name']}.pt")
     # threads of gloo may outlive the interpreter and abort it
     os._exit(0)
 

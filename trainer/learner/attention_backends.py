@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
 
 from trainer.learner import attention, attention_flash, attention_flex
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packing import Span
+from trainer.learner.sequence.attention import over_heads
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ BACKENDS = {
     "flash": Backend(attention_flash.NAME, attention_flash.arguments),
 }
 
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "sdpa": attention.packed_attention,
+    "flex": attention_flex.flex,
+    "flash": attention_flash.flash_attention,
+}
+
 
 def backend_for(config: LearnerConfig) -> Backend:
     """What `learner.attention` says, or the fastest that there is, registered with transformers.
@@ -44,7 +53,16 @@ def backend_for(config: LearnerConfig) -> Backend:
         )
     for module in (attention, attention_flex, attention_flash):
         module.register()
-    return BACKENDS[kind]
+    return BACKENDS[kind] if config.sp_size == 1 else _over_heads(kind)
+
+
+def _over_heads(kind: str) -> Backend:
+    """The same for ranks that have a part of each row, registered with transformers."""
+    whole = BACKENDS[kind]
+    name = f"{whole.name}_over_heads"
+    AttentionInterface.register(name, over_heads(_FUNCTIONS[kind]))
+    AttentionMaskInterface.register(name, lambda *args, **kwargs: None)
+    return Backend(name, whole.arguments)
 
 
 def _fastest(config: LearnerConfig) -> str:

@@ -49,7 +49,10 @@ class LearnerConfig(BaseModel):
         (), description="Patterns (regular expressions, found anywhere in a name) of parameters that are not trained"
     )
     micro_batch_tokens: int = Field(
-        2048, ge=1, description="Tokens computed at once: bounds memory, never changes the gradient"
+        2048, ge=1, description="Tokens a rank computes at once: bounds memory, never changes the gradient"
+    )
+    sp_size: int = Field(
+        1, ge=1, description="Ranks that share the tokens of each row (Ulysses), for sequences longer than one can hold"
     )
     share_prompts: Literal["auto", "always", "never"] = Field(
         "auto", description="Compute what rollouts of a group have in common once: where it pays, always or never"
@@ -79,6 +82,20 @@ class LearnerConfig(BaseModel):
     def ranks_per_node(self) -> int:
         return self.ranks // self.nodes
 
+    @property
+    def sequence_groups(self) -> int:
+        """How many rows are computed at a time, each by `sp_size` ranks that follow each other."""
+        return self.ranks // self.sp_size
+
+    @property
+    def row_tokens(self) -> int:
+        """Most tokens of a row, unless one rollout alone is longer."""
+        return self.micro_batch_tokens * self.sp_size
+
+    def counts(self, rank: int) -> bool:
+        """Whether this rank is the one of its sequence group that speaks for their row where rows are counted."""
+        return rank % self.sp_size == 0
+
     def over(self, total_steps: int) -> Self:
         """The same for a run of so many steps, which the schedule of the learning rate falls over if it names none."""
         return self if self.lr_total_steps > 0 else self.model_copy(update={"lr_total_steps": total_steps})
@@ -99,6 +116,11 @@ class LearnerConfig(BaseModel):
     def _fits_together(self) -> Self:
         if self.ranks % self.nodes:
             raise ValueError(f"ranks {self.ranks} do not divide by nodes {self.nodes}; take equally many on each node")
+        if self.ranks % self.sp_size:
+            raise ValueError(
+                f"ranks {self.ranks} do not divide by sp_size {self.sp_size}, the ranks that share a row; take a "
+                "multiple of it as ranks, or a smaller sp_size"
+            )
         if self.offload_optimizer and not self.zero_stage:
             raise ValueError("offload_optimizer needs sharded optimizer states; set zero_stage to 1, 2 or 3")
         if self.offload_activations and not self.gradient_checkpointing:

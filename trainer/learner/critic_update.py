@@ -42,7 +42,7 @@ class CriticUpdate:
                 means = {name: column.sum() / part.counts.tokens for name, column in outputs.metrics.items()}
                 totals.add_shares({"critic/vf_loss": loss} | means)
             self.optimizer.backward(loss)
-            trained += len(values)
+            trained += len(values) if self.config.counts(self.rank) else 0
         part.require_complete(trained)
         applied = self.optimizer.take()
         totals.step(self.model.engine, "critic/grad_norm", applied)

@@ -16,6 +16,8 @@ from trainer.learner.lora.adapters import insert_adapters
 from trainer.learner.moe.replay import RoutingReplay
 from trainer.learner.optimizer import make_optimizer
 from trainer.learner.packed_model import PackedModel
+from trainer.learner.sequence.check import require_divisible
+from trainer.learner.sequence.group import sequence_group
 from trainer.learner.value_head import ValueHead
 
 
@@ -75,7 +77,7 @@ def build_reference(model_path: str, config: LearnerConfig) -> PackedModel:
     replay = RoutingReplay(model) if config.moe.replay else None
     engine, *_ = deepspeed.initialize(model=model, config=deepspeed_config(config, train=False))
     reference = PackedModel(engine, engine.module.lm_head, backend_for(config))
-    reference.replay = replay
+    reference.replay, reference.sequence = replay, sequence_group(config)
     return reference
 
 
@@ -84,7 +86,9 @@ def _load(model_path: str, config: LearnerConfig) -> Any:
     from transformers import AutoModelForCausalLM
 
     dtype = getattr(torch, config.dtype)
-    return AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation=backend_for(config).name)
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation=backend_for(config).name)
+    require_divisible(model.config, config.sp_size)
+    return model
 
 
 def _trainable(model: Any, config: LearnerConfig, lr: float) -> PackedModel:
@@ -99,7 +103,9 @@ def _trainable(model: Any, config: LearnerConfig, lr: float) -> PackedModel:
     if config.zero_stage == 0 and config.dtype == "float32":
         # here DeepSpeed clips, and tells nobody the norm
         engine.clip_fp32_gradients = lambda: _clip(engine, config.grad_clip)
-    return PackedModel(engine, engine.module.lm_head, backend_for(config), config.offload_activations)
+    packed = PackedModel(engine, engine.module.lm_head, backend_for(config), config.offload_activations)
+    packed.sequence = sequence_group(config)
+    return packed
 
 
 def _clip(engine: Any, limit: float) -> None:

@@ -101,6 +101,9 @@ class LogProbHead(nn.Module):
     `top1` [N], 1 where the token is the likeliest of all.
     """
 
+    beside = ("entropy", "sum_pi_squared", "top1")
+    """What it keeps of a pass, an entry a token, besides what it returns."""
+
     def __init__(self, head: nn.Linear, chunk: int) -> None:
         super().__init__()
         if getattr(head, "bias", None) is not None:

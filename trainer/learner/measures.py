@@ -24,7 +24,8 @@ def speed_metrics(model: Any, work: Sequence[MiniBatch], config: LearnerConfig, 
     rows = [row for part in work for row in part.rows]
     passes = config.ppo_epochs
     flops, slowest = training_flops(rows, model.engine.module.config) * passes, max(gather(seconds))
-    total = sum_over_ranks([flops])[0]
+    # ranks that share a row have each counted all of it
+    total = sum_over_ranks([flops])[0] / config.sp_size
     tokens = sum(len(sample.token_ids) for part in work for sample in part.with_gradient) * passes
     if not tokens:
         return {}
@@ -38,6 +39,8 @@ def speed_metrics(model: Any, work: Sequence[MiniBatch], config: LearnerConfig, 
 
 def seqlen_metrics(samples: Sequence[TrainSample], work: Sequence[MiniBatch], ranks: int) -> dict[str, float]:
     """Tokens a rank would have if the batch were dealt out in its order, and tokens it computes as it is balanced.
+
+    A rank, or those that share rows, as one: `ranks` says how many of them there are.
 
     The latter are fewer where prompts are shared and rollouts without a gradient are left out.
     """

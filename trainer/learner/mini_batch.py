@@ -20,7 +20,8 @@ class MiniBatch:
     """What a rank computes of a mini-batch.
 
     `samples` are all of the mini-batch; `counts` normalise its loss. `rows` are this rank's micro-batches of those
-    `with_gradient`, `loads` the tokens that each rank computes. `old_logprobs` of a row is None where the ratio is 1.
+    `with_gradient`, `loads` the tokens that each rank computes, or each group of `sp_size` ranks that share rows.
+    `old_logprobs` of a row is None where the ratio is 1.
     """
 
     samples: Sequence[TrainSample]
@@ -28,6 +29,7 @@ class MiniBatch:
     counts: GlobalCounts
     rows: list[PackedRow]
     loads: list[int]
+    sp_size: int = 1
     old_logprobs: list[Float[torch.Tensor, " N"] | None] = field(init=False)
     selected: list[Bool[torch.Tensor, " N"] | None] = field(init=False)
 
@@ -40,15 +42,16 @@ class MiniBatch:
         cls, samples: Sequence[TrainSample], with_gradient: Sequence[TrainSample], rank: int, config: LearnerConfig
     ) -> "MiniBatch":
         """This rank's part of `samples`, of which only some have a gradient."""
-        shares = share_out(with_gradient, config.ranks, config.micro_batch_tokens, config.share_prompts)
-        return cls(samples, with_gradient, count(samples), shares.rows[rank], shares.loads)
+        shares = share_out(with_gradient, config.sequence_groups, config.row_tokens, config.share_prompts)
+        rows = shares.rows[rank // config.sp_size]
+        return cls(samples, with_gradient, count(samples), rows, shares.loads, config.sp_size)
 
     def require_complete(self, trained: int) -> None:
         """Raises LearnerError unless the tokens that ranks `trained` are, all together, those of the mini-batch.
 
-        A collective.
+        Of ranks that share rows, the first one's count. A collective.
         """
-        if world_size() != len(self.loads):
+        if world_size() != len(self.loads) * self.sp_size:
             return
         expected = sum(sum(sample.loss_mask) for sample in self.with_gradient)
         total = int(sum_over_ranks([trained])[0])

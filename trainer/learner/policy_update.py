@@ -83,7 +83,7 @@ class PolicyUpdate:
             logprobs = self.model.forward(row, temperature)
             loss = self._loss(part, place, logprobs, totals, measure) if row.samples else logprobs.sum() * 0.0
             self.optimizer.backward(loss)
-            trained += len(logprobs)
+            trained += len(logprobs) if self.config.counts(self.rank) else 0
         part.require_complete(trained)
         applied = self.optimizer.take()
         totals.step(self.model.engine, "actor/grad_norm", applied)

@@ -153,7 +153,7 @@ class LearnerRank:
             require_records(samples)
             replay.forget()
         parts = mini_batches(samples, self.config.mini_batch_size)
-        totals = Totals(self.algorithm.rollout_correction)
+        totals = Totals(self.algorithm.rollout_correction, counts=self.config.counts(self.rank))
         metrics: dict[str, float] = {}
         # from here on weights change: an update that fails must not be applied once more on top
         self.updates, self._record = _HALFWAY, None
@@ -168,7 +168,7 @@ class LearnerRank:
         self.updates = step
         metrics |= totals.reduce(len(work) * self.config.ppo_epochs)
         metrics |= routing_metrics(replay)
-        metrics |= seqlen_metrics(samples, work, self.config.ranks) | memory_metrics(self._policy.device)
+        metrics |= seqlen_metrics(samples, work, self.config.sequence_groups) | memory_metrics(self._policy.device)
         metrics |= {
             "actor/lr": float(self._policy.engine.get_lr()[0]),
             "actor/update_tokens": float(sum(len(s.token_ids) for part in work for s in part.with_gradient)),

@@ -33,16 +33,17 @@ def score_samples(
         LearnerError: no model here computes such a column.
     """
     found: dict[int, dict[str, np.ndarray]] = {sample.index: {} for sample in samples}
-    shares = share_out(samples, config.ranks, config.micro_batch_tokens, config.share_prompts)
+    shares = share_out(samples, config.sequence_groups, config.row_tokens, config.share_prompts)
     gpus = [torch.cuda.current_device()] if config.gpus_per_rank else []
     # dropout of adapters must not draw from what the next update draws from: a replay scores nothing
     with torch.no_grad(), torch.random.fork_rng(gpus):
-        for row in shares.rows[rank]:
+        for row in shares.rows[rank // config.sp_size]:
             for name, values in _score_row(models, row, columns, temperature).items():
                 for sample, part in zip(row.samples, by_sample(row, values), strict=True):
                     found[sample.index][name] = part.numpy()
     merged: dict[int, dict[str, np.ndarray]] = {}
-    for mine in gather({index: values for index, values in found.items() if values}):
+    mine_to_tell = found if config.counts(rank) else {}
+    for mine in gather({index: values for index, values in mine_to_tell.items() if values}):
         merged |= mine
     if rank or not samples:
         return {}

@@ -13,9 +13,11 @@ class Totals:
     """Sums of one update.
 
     `per_token` are means over the trained tokens that were computed, `shares` add up to a loss of the mini-batches.
+    Of ranks that compute the same rows, one `counts` them.
     """
 
-    def __init__(self, correction: RolloutCorrectionConfig) -> None:
+    def __init__(self, correction: RolloutCorrectionConfig, counts: bool = True) -> None:
+        self.counts = counts
         self.mismatch = MismatchSums.zero(correction)
         self.tokens = 0
         self.per_token: dict[str, float] = {}
@@ -25,6 +27,8 @@ class Totals:
 
     def add(self, tokens: int, per_token: dict[str, torch.Tensor], shares: dict[str, torch.Tensor]) -> None:
         """Count a row of the policy."""
+        if not self.counts:
+            return
         self.tokens += tokens
         for name, values in per_token.items():
             self.per_token[name] = self.per_token.get(name, 0.0) + float(values.detach().sum())
@@ -32,11 +36,15 @@ class Totals:
 
     def add_shares(self, shares: dict[str, torch.Tensor]) -> None:
         """Count parts of losses."""
+        if not self.counts:
+            return
         for name, share in shares.items():
             self.shares[name] = self.shares.get(name, 0.0) + float(share.detach())
 
     def compare(self, trainer: torch.Tensor, rollout: torch.Tensor, row: Any, correction: Correction) -> None:
         """Count how the log-probs of trainer and engine differ."""
+        if not self.counts:
+            return
         self.mismatch.add(trainer, rollout, row.sample_index, len(row.samples), correction)
 
     def step(self, engine: Any, name: str, applied: bool) -> None:

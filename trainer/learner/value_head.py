@@ -8,6 +8,9 @@ from torch import nn
 class ValueHead(nn.Module):
     """An output head that returns values [.., N, 1] instead of logits; 0 everywhere before it is trained."""
 
+    beside: tuple[str, ...] = ()
+    """It keeps nothing of a pass; see `LogProbHead`."""
+
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1, width, dtype=dtype))

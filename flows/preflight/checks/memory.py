@@ -52,7 +52,8 @@ def learner_memory(facts: Facts, model: ModelFacts) -> Estimate:
     frozen = size * parameters / shared if copied else 0.0
     # ZeRO-3 gathers a layer at a time, and the next one ahead
     gathered = 2 * size * max(model.largest_tensor, parameters // max(model.number("num_hidden_layers", 1) or 1, 1))
-    tokens = max(learner.micro_batch_tokens, facts.config.serving.window)
+    # of a row, which may be one rollout, each rank of its group has a part
+    tokens = max(learner.micro_batch_tokens, -(-facts.config.serving.window // learner.sp_size))
     hidden, inner = model.number("hidden_size", 0) or 0, model.number("intermediate_size", 0) or 0
     layers = model.number("num_hidden_layers", 0) or 0
     one_layer = tokens * (_PER_HIDDEN * hidden + _PER_INNER * inner) * size
@@ -130,11 +131,11 @@ def learner_fits(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
             "bounds the memory of activations, and speed",
             "set it to what fits",
         )
-    if facts.config.serving.window > learner.micro_batch_tokens:
+    if facts.config.serving.window > learner.row_tokens:
         yield warn(
             "learner.micro_batch_tokens",
             learner.micro_batch_tokens,
-            f"is less than serving.window of "
+            f"{_over(learner)}is less than serving.window of "
             f"{facts.config.serving.window}: a longer rollout makes a row of its own, which takes more memory than "
             "this",
             "raise it to the window, so that the estimate is the bound",
@@ -158,8 +159,13 @@ def learner_fits(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
         memory,
         "a GPU",
         "raise learner.ranks, turn on "
-        "learner.gradient_checkpointing, or lower serving.window and learner.micro_batch_tokens",
+        "learner.gradient_checkpointing, share rows by learner.sp_size, or lower serving.window and "
+        "learner.micro_batch_tokens",
     )
+
+
+def _over(learner: LearnerConfig) -> str:
+    return f"x {learner.sp_size} ranks " if learner.sp_size > 1 else ""
 
 
 @check("replica-memory")

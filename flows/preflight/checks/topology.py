@@ -8,6 +8,7 @@ from flows.preflight.findings import Finding, fatal, ok, unset, warn
 from flows.preflight.model_facts import ModelFacts
 from flows.preflight.of_model import of_model
 from flows.preflight.registry import check
+from trainer.learner.sequence.check import divisors
 
 
 @check("devices")
@@ -136,12 +137,43 @@ def tensor_parallel(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
                 "make sure that it divides them",
             )
         elif heads % size:
-            divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-            yield fatal(
-                "serving.tensor_parallel", size, f"does not divide the model's {heads} {name}", f"use {divisors}"
-            )
+            shares = ", ".join(map(str, divisors(heads)))
+            yield fatal("serving.tensor_parallel", size, f"does not divide the model's {heads} {name}", f"use {shares}")
         else:
             yield ok("serving.tensor_parallel", size, f"divides the model's {heads} {name}")
+
+
+@check("sequence-parallel")
+@of_model
+def sequence_parallel(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
+    """Ranks that share rows have whole heads each, and reach each other fast."""
+    learner, heads = facts.config.learner, model.number("num_attention_heads")
+    size = learner.sp_size
+    if size == 1:
+        yield ok("learner.sp_size", 1, "each rank computes rows of its own")
+        return
+    if heads is None:
+        yield warn(
+            "learner.sp_size",
+            size,
+            "the model's config.json tells no num_attention_heads",
+            "make sure that it divides them",
+        )
+    elif heads % size:
+        shares = ", ".join(map(str, divisors(heads)))
+        yield fatal(
+            "learner.sp_size", size, f"does not divide the model's {heads} num_attention_heads", f"use {shares}"
+        )
+    else:
+        yield ok("learner.sp_size", size, f"divides the model's {heads} num_attention_heads")
+    if learner.ranks_per_node % size:
+        yield warn(
+            "learner.sp_size",
+            size,
+            f"does not divide the {learner.ranks_per_node} ranks of a node: some rows are exchanged between nodes in "
+            "every layer",
+            "choose a divisor, unless a sequence needs more ranks than a node has",
+        )
 
 
 @check("batch")
@@ -154,11 +186,12 @@ def batch(facts: Facts) -> Iterator[Finding]:
         if not facts.is_set(key):
             name = key.partition(".")[2]
             yield unset(key, getattr(rollout, name), product, "set it, or choose profiles.mode")
-    if trials < learner.ranks:
+    groups = learner.sequence_groups
+    if trials < groups:
         yield warn(
             "learner.ranks", learner.ranks, f"{product}: some ranks would have none", "lower it, or raise the batch"
         )
-    elif trials % learner.ranks:
+    elif trials % groups:
         yield warn(
             "learner.ranks",
             learner.ranks,
@@ -177,10 +210,9 @@ def batch(facts: Facts) -> Iterator[Finding]:
             f"does not divide {product}: the last mini-batch has {trials % mini}, and counts as much as the others",
             "choose a divisor, or leave it unset",
         )
-    elif mini < learner.ranks:
-        yield warn(
-            "learner.mini_batch_size", mini, f"is less than the {learner.ranks} ranks: some would have none", "raise it"
-        )
+    elif mini < groups:
+        who = f"{groups} ranks" if learner.sp_size == 1 else f"{groups} groups of {learner.sp_size} ranks"
+        yield warn("learner.mini_batch_size", mini, f"is less than the {who}: some would have none", "raise it")
     else:
         yield ok("learner.mini_batch_size", mini, f"{trials // mini} updates a step, {product}")
     if rollout.concurrency > trials * 2:

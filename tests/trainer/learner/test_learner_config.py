@@ -10,6 +10,7 @@ from trainer.learner.config import LearnerConfig
     ("fields", "message"),
     [
         ({"ranks": 3, "nodes": 2}, "ranks 3 do not divide by nodes 2; take equally many"),
+        ({"ranks": 6, "sp_size": 4}, "ranks 6 do not divide by sp_size 4.*take a multiple"),
         ({"zero_stage": 0, "offload_optimizer": True}, "set zero_stage to 1, 2 or 3"),
         ({"offload_activations": True}, "set gradient_checkpointing: true too"),
         ({"optimizer": "cpu_adam", "gpus_per_rank": 1}, "needs offload_optimizer: true"),

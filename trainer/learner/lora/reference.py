@@ -13,7 +13,7 @@ class LoraBase(PackedModel):
 
     def __init__(self, policy: PackedModel) -> None:
         super().__init__(policy.engine, policy.head, policy.backend)
-        self.replay = policy.replay
+        self.replay, self.sequence = policy.replay, policy.sequence
 
     def forward(self, row: PackedRow, temperature: float = 1.0) -> Float[torch.Tensor, " N"]:
         with adapters_off(self.engine.module), torch.no_grad():

@@ -13,11 +13,12 @@ from jaxtyping import Int
 
 from trainer.learner.collective import sum_over_ranks
 from trainer.learner.moe.mixtures import Mixture, require_mixture
-from trainer.learner.moe.records import is_recorded, row_record
+from trainer.learner.moe.records import NOT_RECORDED, is_recorded, row_record
 
 if TYPE_CHECKING:
     from trainer.learner.packing import PackedRow
     from trainer.learner.samples import TrainSample
+    from trainer.learner.sequence.parts import RowPart
 
 
 class ReplayError(ValueError):
@@ -52,14 +53,17 @@ class RoutingReplay:
         """Choices since `forget` that the rows needed, that were replayed, and that the router would make otherwise."""
         return self._needed, self._replayed, int(self._changed)
 
-    def aim(self, row: "PackedRow | None", device: Any = "cpu") -> None:
+    def aim(self, row: "PackedRow | None", device: Any = "cpu", part: "RowPart | None" = None) -> None:
         """Replay this row's records in the next pass, or nothing: what has no record is routed by the live router.
+
+        With a `part`, the next pass sees that of the row alone.
 
         Raises:
             ReplayError: the record is of another model.
         """
         record = None if row is None else row_record(row)
-        if row is not None:
+        if row is not None and (part is None or part.start == 0):
+            # of the ranks that share a row, one counts what it needs
             self._needed += (row.tokens - len(row.samples)) * len(self._layers) if row.samples else 0
         if record is None:
             self._record = None
@@ -70,6 +74,7 @@ class RoutingReplay:
                 f"{int(record.max())} was recorded, but the model has {self._shape[0]} layers and chooses "
                 f"{self._shape[1]} of {self._experts}: the engine serves another model than is trained"
             )
+        record = record if part is None else part.cut(record, NOT_RECORDED)
         self._replayed += int((record[:, self._layers, 0] >= 0).sum())
         self._record = record.to(device, torch.long)
 
@@ -81,7 +86,7 @@ class RoutingReplay:
             if len(self._record) != len(chosen):
                 raise ReplayError(
                     f"a router of layer {layer} sees {len(chosen)} tokens of a row of {len(self._record)}: routing "
-                    "cannot be replayed in parts of a sequence; set learner.moe.replay: false, or learner.sp_size: 1"
+                    "cannot be replayed in parts of a sequence; set learner.moe.replay: false"
                 )
             record = self._record[:, layer]
             known = record[:, :1] >= 0
