@@ -15,7 +15,7 @@ export VLLM_NO_USAGE_STATS = 1
 quiet_test_env = HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev quickstart up down test test-sandboxes test-harness test-units test-training test-engines agents lint checks format
+.PHONY: help install dev quickstart up down test test-sandboxes test-harness test-units test-training test-learners test-engines agents lint checks format
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,11 +37,14 @@ down: ## stop what up started
 
 test: dev ## check and test everything: unit tests, then tests/integration with real engines
 	@$(MAKE) --no-print-directory -j5 --output-sync=line checks agents test-sandboxes test-harness test-units
-	@$(MAKE) --no-print-directory -j2 --output-sync=line test-training test-engines
+	@$(MAKE) --no-print-directory -j3 --output-sync=line test-training test-learners test-engines
 
 # Side by side, since most of them wait for processes, boots and disks much of the time.
 pytest = $(quiet_test_env) $(BIN)/pytest -p no:cacheprovider --durations=15
-training = tests/integration/test_training_run.py
+integration = $(addprefix tests/integration/test_,$(addsuffix .py,$(1)))
+training = $(call integration,training_run)
+learners = $(call integration,algorithms checkpoints experts_and_adapters gpu_engines_on_cpu landing learner learner_exact \
+	learner_group sequence_parallel weight_sync)
 
 test-sandboxes:
 	@$(pytest) tests/harness/sandbox tests/attacks
@@ -55,8 +58,11 @@ test-units:
 test-training:
 	@$(pytest) $(training)
 
+test-learners:
+	@$(pytest) $(learners)
+
 test-engines:
-	@$(pytest) $(filter-out $(training),$(wildcard tests/integration/test_*.py))
+	@$(pytest) $(filter-out $(training) $(learners),$(wildcard tests/integration/test_*.py))
 
 # Without npm, or a registry, they stay away, and their tests say so.
 agents:
