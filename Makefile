@@ -12,7 +12,8 @@ export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export MLFLOW_DISABLE_TELEMETRY = true
 export RAY_USAGE_STATS_ENABLED = 0
 export VLLM_NO_USAGE_STATS = 1
-quiet_test_env = HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE
+# What engines compile is compiled once for all tests, whose runs have folders of their own.
+quiet_test_env = HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE TORCHINDUCTOR_CACHE_DIR=$(CURDIR)/.venv/inductor
 
 .DEFAULT_GOAL := help
 .PHONY: help install dev quickstart up down test test-sandboxes test-harness test-units test-training test-learners test-engines agents lint checks format

@@ -1,4 +1,7 @@
-"""A warm start by the command line: killed in the midst, gone on with, and the weights are what they should be."""
+"""A warm start by the command line: killed in the midst, gone on with, and the weights are what they should be.
+
+It boots engines twice and takes minutes: `TESTGRAD_ALL_WARM_START=1` runs it.
+"""
 
 import json
 import os
@@ -23,6 +26,8 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
 from trainer.model import check_model_folder
 from trainer.supervised import ALGORITHM
+
+pytestmark = pytest.mark.skipif("TESTGRAD_ALL_WARM_START" not in os.environ, reason="TESTGRAD_ALL_WARM_START=1 runs it")
 
 STEPS = 4
 LEARNER = {"lr": 1e-3, "dtype": "float32", "lr_schedule": "cosine"}
