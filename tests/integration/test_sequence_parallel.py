@@ -1,7 +1,7 @@
 """Rows over two ranks: the same training as without, for less memory a rank.
 
 Dense models against plain PyTorch, mixtures with replayed routing and a critic against ranks that compute whole rows.
-`TESTGRAD_ALL_LEARNER=1` also runs four ranks, by twos and all together, and more ways to compute.
+`TESTGRAD_ALL_LEARNER=1` runs them, on two ranks and on four, by twos and all together.
 """
 
 import os
@@ -20,6 +20,7 @@ from trainer.batch import read_train_batch, sampled_lengths, with_advantages
 from trainer.learner.samples import read_samples
 
 ALL = bool(os.environ.get("TESTGRAD_ALL_LEARNER"))
+pytestmark = pytest.mark.skipif(not ALL, reason="TESTGRAD_ALL_LEARNER=1 runs it")
 CHECKPOINTED = {"gradient_checkpointing": True, "offload_activations": True}
 PLAIN = [
     Variant("checkpointed", {"sp_size": 2, "share_prompts": "never", "micro_batch_tokens": 100} | CHECKPOINTED, 5),
