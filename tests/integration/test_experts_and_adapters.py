@@ -1,7 +1,7 @@
 """Mixtures of experts and LoRA with real engines: replay under ZeRO-3, what replicas are sent, what is exported.
 
-`TESTGRAD_ALL_SYNCS=1` also trains adapters, starts an engine that is synced with them alone, and learners of two ranks and
-without replay.
+`TESTGRAD_ALL_SYNCS=1` also trains adapters, syncs an engine with them alone, and has learners of two ranks and without
+replay.
 """
 
 import os
