@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 OWNER = "TESTGRAD_OWNER"
+SHARED_MEMORY = Path("/dev/shm")
 
 
 def start() -> None:
@@ -32,19 +33,19 @@ def start() -> None:
 
 
 def _clear_up(owner: str, temporary: Path) -> None:
-    deadline, killed = time.monotonic() + 30, set()
+    deadline = time.monotonic() + 30
+    mapped: set[int] = set()
     while (left := _marked(owner)) and time.monotonic() < deadline:
-        killed.update(left)
+        mapped.update(*map(shared_memory, left))
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         time.sleep(0.1)
-    for pid in killed:
-        # semaphores of worker pools, which only their own process would have removed
-        for path in Path("/dev/shm").glob(f"sem.*-{pid}-*"):
-            path.unlink(missing_ok=True)
+    # such as an engine's semaphores: what would have removed them has been killed with it
+    for name in left_in_shared_memory(mapped):
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
     for folder in {temporary, Path("/tmp")}:
         for path in folder.glob(f"testgrad-*-{owner.partition('-')[0]}-*"):
             # such as the folder of a private Ray cluster, named for the process that made it
@@ -52,19 +53,42 @@ def _clear_up(owner: str, temporary: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
+def left_in_shared_memory(inodes: set[int] | None = None) -> set[str]:
+    """Names of the files in shared memory that no process has mapped; only of those of `inodes`, if given."""
+    used = set().union(*map(shared_memory, _pids()))
+    with os.scandir(SHARED_MEMORY) as entries:
+        free = {entry.name: entry.inode() for entry in entries if entry.inode() not in used}
+    return {name for name, inode in free.items() if inodes is None or inode in inodes}
+
+
+def shared_memory(pid: int) -> set[int]:
+    """Inodes of the files in shared memory that a process has mapped; a semaphore is mapped under another name."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:  # it has ended, or is another user's
+        return set()
+    return {int(line.split()[4]) for line in lines if f" {SHARED_MEMORY}/" in line}
+
+
 def _marked(owner: str) -> list[int]:
     wanted = f"{OWNER}={owner}".encode()
     found = []
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
+    for pid in _pids():
         try:
-            environment = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:  # it has ended, or is another user's
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
             continue
         if wanted in environment:
-            found.append(int(folder.name))
+            found.append(pid)
     return found
+
+
+def _pids() -> list[int]:
+    return [
+        int(folder.name)
+        for folder in Path("/proc").iterdir()
+        if folder.name.isdigit() and folder.name != str(os.getpid())
+    ]
 
 
 if __name__ == "__main__":

@@ -22,8 +22,6 @@ def process_environment(root: Path) -> dict[str, str]:
         # threads that spin on contended cores cost up to sixteen times the time
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
-        # it only tries out a semaphore when it is imported, which a process that is killed just then leaves behind
-        "JOBLIB_MULTIPROCESSING": "0",
         "PREFECT_HOME": str(root / "prefect"),
         "TORCHINDUCTOR_CACHE_DIR": str(root / "cache" / "torchinductor"),
         "PREFECT_MEMO_STORE_PATH": str(root / "prefect" / "memo_store.toml"),

@@ -5,7 +5,6 @@ the same files that a run writes when no server is up. `services/services.json` 
 process id *and* start time, so that nothing is ever stopped but what was started here.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -15,18 +14,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from deployments.server_kinds import HOST, KINDS, WORKER, Place
+from deployments.server_process import adopt, is_running, listens, members, stop
+from deployments.server_record import Server, only_one, read_servers, record_path, replace, write_servers
 
 START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 15.0
 PORT_TRIES = 3
 
 
@@ -51,21 +48,6 @@ class ServerStatus:
     pid: int | None
 
 
-@dataclass(frozen=True)
-class Server:
-    """A process that was started here: the leader of its session, with its start time in clock ticks since boot."""
-
-    pid: int
-    started: int
-    port: int
-    host: str = HOST
-    """Where it listens."""
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST if self.host in ('0.0.0.0', '::') else self.host}:{self.port}"
-
-
 def up(root: Path, host: str = HOST, worker: bool = True) -> Services:
     """Starts what is not yet up, waits until all answer, prints the addresses. Repeating it changes nothing.
 
@@ -79,14 +61,14 @@ def up(root: Path, host: str = HOST, worker: bool = True) -> Services:
     """
     root = root.resolve()
     (root / "services" / "prefect").mkdir(parents=True, exist_ok=True)
-    with _only_one(root):
-        found = _read(root)
-        servers = {name: server for name, server in found.items() if name in KINDS and _is_running(server)}
+    with only_one(root):
+        found = read_servers(root)
+        servers = {name: server for name, server in found.items() if name in KINDS and is_running(server)}
         _require_host(servers, host)
         missing = [name for name in KINDS if name not in servers and (worker or name != WORKER)]
         for name in missing:
             if name in found:
-                _stop(found[name])  # its leader died; what may be left of it holds the port
+                stop(found[name])  # its leader died; what may be left of it holds the port
         started: list[str] = []
         try:
             for wave in _waves(missing):
@@ -96,17 +78,17 @@ def up(root: Path, host: str = HOST, worker: bool = True) -> Services:
                 for name in wave:
                     started.append(name)
                     servers[name] = _spawn(root, name, servers, host)
-                    _write(root, servers)
+                    write_servers(root, servers)
                 _wait_until_healthy(root, servers, log_starts)
             if not missing:
                 _wait_until_healthy(root, servers, {name: _log_size(root, name) for name in KINDS})
         except BaseException:
             for name in reversed(started):
                 if name in servers:
-                    _stop(servers.pop(name))
-            _write(root, servers)
+                    stop(servers.pop(name))
+            write_servers(root, servers)
             raise
-        _write(root, servers, ready=True)
+        write_servers(root, servers, ready=True)
     for name, server in servers.items():
         print(f"{KINDS[name].title:8} {server.url if KINDS[name].public else 'is ready for flow runs'}")
     if host != HOST:
@@ -132,25 +114,25 @@ def _require_host(servers: dict[str, Server], host: str) -> None:
 def down(root: Path) -> None:
     """Stops the servers that `up` started under `root`, with their child processes, and nothing else."""
     root = root.resolve()
-    if not _record_path(root).exists():
+    if not record_path(root).exists():
         print("nothing is up")
         return
-    with _only_one(root):
-        for name, server in reversed(_read(root).items()):  # the worker first: it would see its server go
-            was_running = _is_running(server)
-            _stop(server)
+    with only_one(root):
+        for name, server in reversed(read_servers(root).items()):  # the worker first: it would see its server go
+            was_running = is_running(server)
+            stop(server)
             title = KINDS[name].title if name in KINDS else name
             print(f"{title} {'stopped' if was_running else 'had ended by itself'}")
-        _record_path(root).unlink(missing_ok=True)
+        record_path(root).unlink(missing_ok=True)
 
 
 def status(root: Path) -> list[ServerStatus]:
     """What is up under `root`: one entry a server, asked now."""
-    servers = _read(root.resolve())
+    servers = read_servers(root.resolve())
     answer = []
     for name in KINDS:
         server = servers.get(name)
-        if server is None or not _is_running(server):
+        if server is None or not is_running(server):
             answer.append(ServerStatus(name, "down", None, None))
         else:
             answer.append(ServerStatus(name, "up" if _is_healthy(name, server) else "starting", server.url, server.pid))
@@ -163,19 +145,16 @@ def read_services(root: Path) -> Services | None:
     Looks at processes and sends no request, so that a server that is slow for a moment is not taken for absent.
     """
     root = root.resolve()
-    servers = _read(root)
-    if any(name not in servers or not _is_running(servers[name]) for name in ("prefect", "mlflow")):
+    servers = read_servers(root)
+    if any(name not in servers or not is_running(servers[name]) for name in ("prefect", "mlflow")):
         return None
-    is_ready = json.loads(_record_path(root).read_text())["ready"]
+    is_ready = json.loads(record_path(root).read_text())["ready"]
     return _services(servers) if is_ready else None
 
 
 def _services(servers: dict[str, Server]) -> Services:
     prefect = servers["prefect"].url
     return Services(prefect_api_url=f"{prefect}/api", prefect_ui_url=prefect, mlflow_url=servers["mlflow"].url)
-
-
-# ---------------------------------------------------------------- starting
 
 
 def _spawn(root: Path, name: str, others: dict[str, Server], host: str) -> Server:
@@ -188,7 +167,7 @@ def _spawn(root: Path, name: str, others: dict[str, Server], host: str) -> Serve
         [ports.get(name, kind.usual_port), kind.usual_port], {server.port for server in others.values()}, host
     )
     place = Place(root, host, port, {other: server.url for other, server in others.items()})
-    _replace(ports_path, json.dumps({**ports, name: port}))
+    replace(ports_path, json.dumps({**ports, name: port}))
 
     # Settings of the caller's for either tool (a profile, a tracking address) are not meant for these servers.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_"))}
@@ -203,14 +182,7 @@ def _spawn(root: Path, name: str, others: dict[str, Server], host: str) -> Serve
             start_new_session=True,
             preexec_fn=_default_signals,
         )
-    _children.append(process)
-    stat = _stat(process.pid)
-    assert stat is not None, "a child that nobody waited for stays visible"
-    return Server(pid=process.pid, started=stat[1], port=port, host=host)
-
-
-_children: list[subprocess.Popen[bytes]] = []
-"""Servers that this process started, kept so that it can reap them when they end."""
+    return Server(pid=process.pid, started=adopt(process), port=port, host=host)
 
 
 def _default_signals() -> None:
@@ -241,15 +213,15 @@ def _wait_until_healthy(root: Path, servers: dict[str, Server], log_starts: dict
             server = servers[name]
             if _is_healthy(name, server):
                 waiting.remove(name)
-            elif not _is_running(server):
+            elif not is_running(server):
                 said = _log_path(root, name).read_bytes()[log_starts[name] :].decode(errors="replace")
                 if "address already in use" not in said.lower() or tries[name] == PORT_TRIES:
                     raise ServiceError(_failure(root, name, "ended before it answered", said))
-                _stop(server)
+                stop(server)
                 tries[name] += 1
                 log_starts[name] = _log_size(root, name)
                 servers[name] = _spawn(root, name, servers, server.host)
-                _write(root, servers)
+                write_servers(root, servers)
         if not waiting:
             return
         waited = time.monotonic() - began
@@ -271,7 +243,7 @@ def _failure(root: Path, name: str, what: str, said: str) -> str:
 
 def _is_healthy(name: str, server: Server) -> bool:
     """Whether the answer is 200, and comes from this server and not from a stranger on its port."""
-    if not any(_listens(pid, server.port) for pid in _members(server)):
+    if not any(listens(pid, server.port) for pid in members(server)):
         return False
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a configured proxy cannot reach loopback
     try:
@@ -281,74 +253,6 @@ def _is_healthy(name: str, server: Server) -> bool:
         return False
 
 
-# ---------------------------------------------------------------- processes
-
-
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and start time (ticks since boot) of a process, or None if there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return fields[0], int(fields[19])
-
-
-def _is_running(server: Server) -> bool:
-    stat = _stat(server.pid)
-    return stat is not None and stat[0] != "Z" and stat[1] == server.started
-
-
-def _members(server: Server) -> list[int]:
-    """The living processes of the server's session.
-
-    The kernel does not give a process id out again while a session bears it. So if the leader's id now belongs to a
-    process with another start time, the session has ended and all that bears the id is a stranger's.
-    """
-    leader = _stat(server.pid)
-    if leader is not None and leader[1] != server.started:
-        return []
-    members = []
-    for pid in psutil.pids():
-        with suppress(ProcessLookupError, PermissionError):
-            if os.getsid(pid) == server.pid:
-                stat = _stat(pid)
-                if stat is not None and stat[0] != "Z":
-                    members.append(pid)
-    return members
-
-
-def _listens(pid: int, port: int) -> bool:
-    try:
-        connections = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:  # it ended meanwhile
-        return False
-    return any(seen.status == psutil.CONN_LISTEN and seen.laddr.port == port for seen in connections)
-
-
-def _stop(server: Server) -> None:
-    """TERM to the whole session, KILL to what is still there after a while."""
-    for number, patience in ((signal.SIGTERM, STOP_TIMEOUT_S), (signal.SIGKILL, 5.0)):
-        deadline = time.monotonic() + patience
-        for pid in _members(server):
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        while _members(server) and time.monotonic() < deadline:
-            time.sleep(0.1)
-    for child in _children:
-        if child.pid == server.pid:
-            # its first thread may be gone while others still end: until then it cannot be reaped
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=5.0)
-        child.poll()
-
-
-# ---------------------------------------------------------------- files
-
-
-def _record_path(root: Path) -> Path:
-    return root / "services" / "services.json"
-
-
 def _log_path(root: Path, name: str) -> Path:
     return root / "services" / f"{name}.log"
 
@@ -356,47 +260,3 @@ def _log_path(root: Path, name: str) -> Path:
 def _log_size(root: Path, name: str) -> int:
     path = _log_path(root, name)
     return path.stat().st_size if path.exists() else 0
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _read(root: Path) -> dict[str, Server]:
-    """The servers that were started under `root` since the machine booted, living or not."""
-    path = _record_path(root)
-    if not path.exists():
-        return {}
-    record = json.loads(path.read_text())
-    if record["boot"] != _boot():
-        return {}
-    return {
-        name: Server(**{key: entry[key] for key in ("pid", "started", "port", "host") if key in entry})
-        for name, entry in record["servers"].items()
-    }
-
-
-def _write(root: Path, servers: dict[str, Server], ready: bool = False) -> None:
-    if not servers:
-        _record_path(root).unlink(missing_ok=True)
-        return
-    entries = {name: {**asdict(server), "url": server.url} for name, server in servers.items()}
-    _replace(_record_path(root), json.dumps({"boot": _boot(), "ready": ready, "servers": entries}, indent=1))
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes `path` so that a reader finds the old text or the new, whole."""
-    partial = path.with_name(f".{path.name}.part")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-@contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    """A second `up` or `down` of the same root waits for the first."""
-    with (root / "services" / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

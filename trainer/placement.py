@@ -31,8 +31,6 @@ def engine_environment(threads: int) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "INFO",
         "TOKENIZERS_PARALLELISM": "false",
-        # it only tries out a semaphore when it is imported, which a process that is killed just then leaves behind
-        "JOBLIB_MULTIPROCESSING": "0",
         "HF_HUB_OFFLINE": "1",
         # sockets and caches of engines go with the cluster, also when an engine dies before it can remove them
         **({"TMPDIR": _folder, "VLLM_RPC_BASE_PATH": _folder} if _folder else {}),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments import services
+from deployments import server_process, server_record, services
 from deployments.server_kinds import KINDS, Kind, Place
 
 SERVER = """
@@ -92,7 +92,9 @@ def test_down_spares_a_stranger_that_got_the_same_process_id(tmp_path: Path, lig
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
         (tmp_path / "services").mkdir()
-        services._write(tmp_path, {"prefect": services.Server(pid=stranger.pid, started=1, port=1)}, ready=True)
+        server_record.write_servers(
+            tmp_path, {"prefect": server_record.Server(pid=stranger.pid, started=1, port=1)}, ready=True
+        )
         assert services.read_services(tmp_path) is None
         services.down(tmp_path)
         assert stranger.poll() is None
@@ -122,7 +124,7 @@ def test_a_taken_port_is_tried_again_elsewhere(
 
 def stranger_port(pid: int) -> int:
     while True:
-        for connection in services.psutil.Process(pid).net_connections("tcp"):
+        for connection in server_process.psutil.Process(pid).net_connections("tcp"):
             if connection.status == "LISTEN":
                 return int(connection.laddr.port)
         time.sleep(0.05)
@@ -181,7 +183,7 @@ def test_the_worker_is_started_when_its_server_answers_and_is_told_where(
 def test_servers_keep_to_loopback_unless_told(tmp_path: Path, light: dict[str, Kind]) -> None:
     try:
         services.up(tmp_path)
-        assert {server.host for server in services._read(tmp_path).values()} == {"127.0.0.1"}
+        assert {server.host for server in server_record.read_servers(tmp_path).values()} == {"127.0.0.1"}
         with pytest.raises(services.ServiceError, match=r"listens on 127.0.0.1, not on 0.0.0.0; `testgrad down` first"):
             services.up(tmp_path, host="0.0.0.0")
     finally:

@@ -77,7 +77,12 @@ def test_a_log_has_a_line_for_each_measure_and_the_end_says_where_the_model_is()
     assert lines == [
         "step 0: validation loss 2.0000", "step 10: loss 1.0000", "step 13: loss 1.0000, validation loss 1.5000"
     ]  # fmt: skip
-    summary = {"steps": 13, "model": "/root/model", "train_loss": {"13": 1.0}, "val_loss": {"0": 2.0, "13": 1.5}}
+    summary = {
+        "steps": 13,
+        "model": "warm-starts/n/model",
+        "train_loss": {"13": 1.0},
+        "val_loss": {"0": 2.0, "13": 1.5},
+    }
     print_warm_start(console, summary)
     told = console.file.getvalue()
-    assert "13      1.0000           1.5000" in told and "--set model.path=/root/model" in told
+    assert "13      1.0000           1.5000" in told and "--set model.path=warm-starts/n/model" in told

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from deployments import guardian
+
 TESTGRAD = str(Path(sys.executable).with_name("testgrad"))
 TESTS = Path(__file__).parent.parent
 MARK = "TESTGRAD_TEST_RUN"
@@ -65,13 +67,4 @@ def leftover_files() -> list[str]:
 
 def shared_memory() -> set[str]:
     """Files in shared memory that no living process has mapped: those of others, who test beside us, are in use."""
-    folder = Path("/dev/shm")
-    # semaphores are removed by the trackers of whoever made them, a moment after it ends
-    names = {path.name for path in folder.iterdir() if not path.name.startswith("sem.")}
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            text = maps.read_text()
-        except OSError:
-            continue
-        names -= {name for name in names if f"{folder}/{name}" in text}
-    return names
+    return guardian.left_in_shared_memory()

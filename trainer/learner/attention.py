@@ -4,7 +4,7 @@ Registered with transformers under `NAME`; the model is called with `spans=row.s
 made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,16 @@ def visible(spans: Sequence[Span]) -> Bool[torch.Tensor, "T T"]:
         mask[span.start : span.end, span.start : span.end] = torch.ones(length, length, dtype=torch.bool).tril()
         mask[span.start : span.end, span.prefix_start : span.prefix_end] = True
     return mask
+
+
+def require_whole_window(arguments: Mapping[str, Any], tokens: int) -> None:
+    """Refuse a model that looks back over fewer than `tokens`.
+
+    Raises:
+        ValueError: it does.
+    """
+    if arguments.get("sliding_window") is not None and arguments["sliding_window"] < tokens:
+        raise ValueError("this model attends through a sliding window, which packed attention does not compute")
 
 
 def packed_attention(
@@ -56,8 +66,7 @@ def packed_attention(
         raise ValueError(
             f"spans {spans} do not cover the row of {query.shape[2]} tokens; call the model with spans=row.spans"
         )
-    if kwargs.get("sliding_window") is not None and kwargs["sliding_window"] < query.shape[2]:
-        raise ValueError("this model attends through a sliding window, which packed attention does not compute")
+    require_whole_window(kwargs, query.shape[2])
     grouped = query.shape[1] != key.shape[1]
     sizes = [span.end - span.start for span in spans]
     # split, not slices: the gradient of a slice is as large as the whole row

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from trainer.learner.attention import require_whole_window
 from trainer.learner.packing import Span
 
 NAME = "testgrad_packed_flash"
@@ -72,8 +73,7 @@ def flash_attention(
     """See `attention.packed_attention`; the kernel itself is `varlen_kernel`."""
     if layout is None:
         raise ValueError("the model must be called with the layout of its row; see attention_flash.arguments")
-    if kwargs.get("sliding_window") is not None and kwargs["sliding_window"] < layout.longest_keys:
-        raise ValueError("this model attends through a sliding window, which packed attention does not compute")
+    require_whole_window(kwargs, layout.longest_keys)
     # [1, heads, T, width] to [T, heads, width]
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if layout.keys is not None:

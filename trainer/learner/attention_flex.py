@@ -9,6 +9,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
+from trainer.learner.attention import require_whole_window
 from trainer.learner.packing import Span
 
 NAME = "testgrad_packed_flex"
@@ -52,8 +53,7 @@ def flex(
     """See `attention.packed_attention`."""
     if block_mask is None:
         raise ValueError("the model must be called with the mask of its row; see attention_flex.arguments")
-    if kwargs.get("sliding_window") is not None and kwargs["sliding_window"] < query.shape[2]:
-        raise ValueError("this model attends through a sliding window, which packed attention does not compute")
+    require_whole_window(kwargs, query.shape[2])
     if dropout:
         raise ValueError(f"flex attention has no dropout, and this model asks for {dropout}; set attention_dropout: 0")
     grouped = query.shape[1] != key.shape[1]

@@ -28,7 +28,7 @@ class _Taker(CheckpointEngine):
         self.taken[Path(path).name] = state_dict
 
     def load(self, path: str, map_location: Any = None) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError("what was taken is written by us, and read by DeepSpeed's own engine")
 
     def commit(self, info: CheckpointCommitInfo) -> bool:
         return True

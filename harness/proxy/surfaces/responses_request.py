@@ -8,10 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from harness.proxy.conversation import ChatMessage, Tool, ToolCall
-from harness.proxy.surfaces.base import (
-    MODEL_ID,
-    ToldTool,
-)
+from harness.proxy.surfaces.base import MODEL_ID, ToldTool
 from harness.proxy.surfaces.reading import (
     UNSEEN,
     LoosePart,
