@@ -32,6 +32,8 @@ def engine_environment(threads: int) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": "INFO",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
+        # torch would compile its headers anew in every temporary folder, for kernels that its cache holds already
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
         # sockets and caches of engines go with the cluster, also when an engine dies before it can remove them
         **({"TMPDIR": _folder, "VLLM_RPC_BASE_PATH": _folder} if _folder else {}),
     }

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from trainer.learner.attention import NAME, register
+from trainer.learner.attention_backends import backend_for
+from trainer.learner.config import LearnerConfig
 from trainer.learner.logprobs import LogProbHead
 from trainer.learner.samples import TrainSample
 
@@ -22,8 +23,8 @@ def load_packed(folder: Path, dtype: torch.dtype = torch.float32, chunk: int = 5
     """The same model as the learner computes it."""
     from transformers import AutoModelForCausalLM
 
-    register()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=NAME).train()
+    packed = backend_for(LearnerConfig(attention="sdpa")).name
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=packed).train()
     model.lm_head = LogProbHead(model.lm_head, chunk)
     return model
 

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from trainer.learner.packing import Span
 
@@ -112,9 +110,3 @@ def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: f
 def _causal(length: int, total: int, device: torch.device) -> torch.Tensor:
     """[length, total] True where one of the last `length` of `total` tokens sees another."""
     return torch.ones(length, total, dtype=torch.bool, device=device).tril(total - length)
-
-
-def register() -> None:
-    """Make `attn_implementation=NAME` known to transformers; harmless when repeated."""
-    AttentionInterface.register(NAME, packed_attention)
-    AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)

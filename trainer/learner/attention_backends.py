@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from trainer.learner import attention, attention_flash, attention_flex
 from trainer.learner.config import LearnerConfig
@@ -51,18 +49,22 @@ def backend_for(config: LearnerConfig) -> Backend:
         raise ValueError(
             "learner.attention is flash, but flash_attn is not installed; install it, or take attention: flex"
         )
-    for module in (attention, attention_flex, attention_flash):
-        module.register()
-    return BACKENDS[kind] if config.sp_size == 1 else _over_heads(kind)
+    if config.sp_size == 1:
+        return _registered(BACKENDS[kind], _FUNCTIONS[kind])
+    # each rank has a part of every row
+    over = Backend(f"{BACKENDS[kind].name}_over_heads", BACKENDS[kind].arguments)
+    return _registered(over, over_heads(_FUNCTIONS[kind]))
 
 
-def _over_heads(kind: str) -> Backend:
-    """The same for ranks that have a part of each row, registered with transformers."""
-    whole = BACKENDS[kind]
-    name = f"{whole.name}_over_heads"
-    AttentionInterface.register(name, over_heads(_FUNCTIONS[kind]))
-    AttentionMaskInterface.register(name, lambda *args, **kwargs: None)
-    return Backend(name, whole.arguments)
+def _registered(backend: Backend, function: Callable[..., Any]) -> Backend:
+    """The backend, which `attn_implementation` may name from now on; its mask comes with its arguments."""
+    # here, since the process of a flow, which computes no attention, would wait for the import
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(backend.name, function)
+    AttentionMaskInterface.register(backend.name, lambda *args, **kwargs: None)
+    return backend
 
 
 def _fastest(config: LearnerConfig) -> str:

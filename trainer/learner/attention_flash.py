@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from trainer.learner.attention import require_whole_window
 from trainer.learner.packing import Span
@@ -102,9 +100,3 @@ def varlen_kernel(
         deterministic=True,
     )
     return output
-
-
-def register() -> None:
-    """Make `attn_implementation=NAME` known to transformers; harmless when repeated."""
-    AttentionInterface.register(NAME, flash_attention)
-    AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
-from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from trainer.learner.attention import require_whole_window
 from trainer.learner.packing import Span
@@ -67,9 +65,3 @@ def _kernel(compiled: bool) -> Callable[..., Any]:
     # only compiled is it one kernel; rows differ in length, and must not be compiled one by one
     kernel: Any = torch.compile(flex_attention, dynamic=True) if compiled else flex_attention
     return kernel
-
-
-def register() -> None:
-    """Make `attn_implementation=NAME` known to transformers; harmless when repeated."""
-    AttentionInterface.register(NAME, flex)
-    AttentionMaskInterface.register(NAME, lambda *args, **kwargs: None)
