@@ -20,7 +20,9 @@ _DEBIAN = "/usr/lib/postgresql"
 def need_postgres() -> Path:
     """The folder of its programs; skips the test where there is none."""
     found = shutil.which("initdb")
-    folders = [Path(found).parent] if found else sorted(Path(_DEBIAN).glob("*/bin"), key=lambda bin: int(bin.parent.name))
+    folders = (
+        [Path(found).parent] if found else sorted(Path(_DEBIAN).glob("*/bin"), key=lambda bin: int(bin.parent.name))
+    )
     if not folders or not (folders[-1] / "initdb").is_file():
         pytest.skip("no PostgreSQL: initdb is not installed (Debian: apt install postgresql)")
     return folders[-1]
