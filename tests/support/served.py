@@ -79,7 +79,7 @@ def runs_of(services: Services, flow: str) -> list[dict[str, Any]]:
     return list(ask(services, "flow_runs/filter", **filters))
 
 
-def until(what: str, look: Callable[[], Any], patience: float = 300.0) -> Any:
+def until(what: str, look: Callable[[], Any], patience: float = 900.0) -> Any:
     """What `look` finds in the end."""
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
