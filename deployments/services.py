@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deployments.server_kinds import HOST, KINDS, WORKER, Place
+from deployments.server_kinds import DATABASE_VARIABLE, HOST, KINDS, WORKER, Place
 from deployments.server_process import adopt, is_running, listens, members, stop
 from deployments.server_record import Server, only_one, read_servers, record_path, replace, write_servers
 
@@ -169,8 +169,10 @@ def _spawn(root: Path, name: str, others: dict[str, Server], host: str) -> Serve
     place = Place(root, host, port, {other: server.url for other, server in others.items()})
     replace(ports_path, json.dumps({**ports, name: port}))
 
-    # Settings of the caller's for either tool (a profile, a tracking address) are not meant for these servers.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "MLFLOW_"))}
+    # Settings of the caller's for either tool (a profile, a tracking address) are not meant for these servers, and
+    # the database's password for none but the one that is told of it.
+    others_own = ("PREFECT_", "MLFLOW_", DATABASE_VARIABLE)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(others_own)}
     with _log_path(root, name).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, *kind.command(place)],

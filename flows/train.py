@@ -19,6 +19,7 @@ from flows.preflight.run import preflight
 from flows.preflight.run import summary as preflight_summary
 from flows.report.publish import publish_report
 from flows.step import rl_step
+from flows.subflows import for_label
 from tasks.journal import eval_label, step_label
 from tasks.lease import lease
 from tasks.prepare import prepare_model, prepare_pools, prepare_sandbox
@@ -72,7 +73,7 @@ async def _train(run: RunRef, config: RunConfig) -> dict[str, Any]:
     emit(Event("note", "", f"preflight: {preflight_summary(findings)}; `testgrad check` tells them"))
     learner = config.learner.over(config.schedule.total_steps)
     with ray_cluster():
-        status = "FAILED"
+        status = "KILLED"
         try:
             await asyncio.gather(
                 start_engines(run, model, config.serving, learner, config.algorithm, config.plugins),
@@ -81,8 +82,8 @@ async def _train(run: RunRef, config: RunConfig) -> dict[str, Any]:
             async with saving() as current:
                 summary = await _steps(run, config, model, current, until)
             status = "FINISHED"
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            status = "KILLED"
+        except Exception:
+            status = "FAILED"
             raise
         finally:
             if status != "KILLED":
@@ -113,11 +114,11 @@ async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving, un
     evaluations: dict[int, dict[str, Any]] = {}
     if schedule.eval_before and (done == 0 or run.journal.stage(eval_label(0), "record.json")):
         await turn_of_replicas(run, config.serving)
-        evaluations[0] = await evaluate(run, 0, model, trained=run)
+        evaluations[0] = await for_label(evaluate, eval_label(0))(run, 0, model, trained=run)
     for step in range(1, schedule.total_steps + 1):
         saving.check()
         if run.journal.stage(step_label(step), "record.json") is None:
-            await rl_step(run, step, model)
+            await for_label(rl_step, step_label(step))(run, step, model)
         if is_first_to_judge(step, done):
             await judge_first_step(run, config.diagnosis)
         if step >= done:
@@ -137,7 +138,7 @@ async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving, un
         due = schedule.test_freq and step % schedule.test_freq == 0
         if step >= done and (due or (last and schedule.eval_after)):
             await turn_of_replicas(run, config.serving)
-            evaluations[step] = await evaluate(run, step, model, trained=run)
+            evaluations[step] = await for_label(evaluate, eval_label(step))(run, step, model, trained=run)
         if over:
             text = (
                 f"schedule.max_hours ({schedule.max_hours:g}) are over: stopped after step {step}; the same names go on"

@@ -25,12 +25,12 @@ async def start_tracking(run: RunRef, config: dict[str, Any]) -> str:
 async def tracked(run: RunRef, config: dict[str, Any]) -> AsyncIterator[None]:
     """In MLflow the run is at work within the block, and afterwards it has ended as the block did."""
     await start_tracking(run, config)
-    status = "FAILED"
+    status = "KILLED"
     try:
         yield
         status = "FINISHED"
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        status = "KILLED"
+    except Exception:
+        status = "FAILED"
         raise
     finally:
         await end_tracking(run, status)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import copy_context
@@ -20,7 +21,8 @@ from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 
 from flows.environment import tracking_uri
-from tasks.progress import Event, watching
+from tasks.journal import Journal, step_label
+from tasks.progress import Event, emit, watching
 
 _COLUMNS = {
     "score": "critic/score/mean",
@@ -33,6 +35,10 @@ _COLUMNS = {
     "sync s": "timing_s/update_weights",
     "step s": "timing_s/step",
 }
+_OUTCOME = "outcome/"
+_MOST_ROWS = 100
+"""Of the table of steps: each version of it stays in the server's database."""
+
 _LEAST_ADVANCE = 5.0
 """Percent between two updates of a bar: a step has hundreds of trials, and the server counts requests."""
 
@@ -53,7 +59,8 @@ async def showing(name: str) -> AsyncIterator[None]:
 class _Artifacts:
     def __init__(self, key: str) -> None:
         self._key = key
-        self._rows: list[dict[str, Any]] = []
+        self._rows: deque[dict[str, Any]] = deque(maxlen=_MOST_ROWS)
+        self._has_new_rows = False
         self._bars: dict[str, UUID] = {}
         self._shown: dict[str, float] = {}
         self._newest: dict[str, float] = {}
@@ -75,7 +82,8 @@ class _Artifacts:
         work: Coroutine[Any, Any, None] | None = None
         if event.kind == "step":
             self._rows.append(_row(event))
-            work = self._steps(list(self._rows))
+            self._has_new_rows = True
+            work = self._steps()
         elif event.kind == "eval":
             work = self._scores(event)
         elif event.kind in ("trials", "collect") and event.total:
@@ -111,8 +119,10 @@ class _Artifacts:
         text = f"trials of {event.label.replace('_', ' ')}"
         self._bars[event.label] = await acreate_progress_artifact(percent, key, text)
 
-    async def _steps(self, rows: list[dict[str, Any]]) -> None:
-        await acreate_table_artifact(rows, f"{self._key}-steps", "steps, newest last")
+    async def _steps(self) -> None:
+        if self._has_new_rows:  # else an earlier turn has written them
+            self._has_new_rows = False
+            await acreate_table_artifact(list(self._rows), f"{self._key}-steps", "steps, newest last")
 
     async def _scores(self, event: Event) -> None:
         record = event.data
@@ -140,9 +150,21 @@ def _say(text: str) -> None:
 
 def _row(event: Event) -> dict[str, Any]:
     found = {column: event.data.get(name) for column, name in _COLUMNS.items()}
-    return {"step": event.done} | {
+    outcomes = {
+        name.removeprefix(_OUTCOME): int(count) for name, count in event.data.items() if name.startswith(_OUTCOME)
+    }
+    ended = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.items() if count)
+    return {"step": event.done, "trials": ended or "–"} | {
         column: round(value, 4) if value is not None and value == value else "–" for column, value in found.items()
     }
+
+
+def show_earlier_steps(journal: Journal) -> None:
+    """The steps that a run has made before it is started again: the table goes on where it stopped."""
+    for step in journal.finished_steps()[-_MOST_ROWS:]:
+        record = journal.stage(step_label(step), "record.json")
+        assert record is not None, "a step that has finished has its record"
+        emit(Event("step", step_label(step), done=step, data=record["metrics"]))
 
 
 async def link_artifacts(name: str, root: Path, project: str, experiment: str) -> None:

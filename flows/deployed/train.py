@@ -4,10 +4,11 @@ from typing import Any
 
 from prefect import flow
 
-from flows.deployed.artifacts import link_artifacts
+from flows.deployed.artifacts import link_artifacts, show_earlier_steps
 from flows.deployed.train_form import TrainForm
 from flows.deployed.worker import on_worker
 from flows.train import train as train_run
+from tasks.journal import Journal
 
 
 @flow(
@@ -26,6 +27,7 @@ async def train(run: TrainForm) -> dict[str, Any]:
     name = f"{config.project}-{config.experiment}"
     async with on_worker(name) as root:
         await link_artifacts(name, root, config.project, config.experiment)
+        show_earlier_steps(Journal(root / config.project / config.experiment))
         # its body, not a flow of its own: the steps are subflows of this run, which is what the UI retries
         summary: dict[str, Any] = await train_run.fn(config, root)
         return summary

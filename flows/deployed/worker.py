@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deployments.guardian import OWNER
 from flows.deployed.artifacts import showing
+from flows.deployed.ending import heeding_termination
 from flows.environment import default_root, prepare
 
 
@@ -14,11 +15,12 @@ from flows.environment import default_root, prepare
 async def on_worker(name: str) -> AsyncIterator[Path]:
     """The root of runs. Inside, what goes on is shown as artifacts of the flow run, under keys that begin with `name`.
 
-    What the flow leaves running when it is killed is ended (`deployments.guardian`).
+    One that is cancelled tidies up itself; what it leaves running when it is killed is ended (`deployments.guardian`).
     """
     # the mark of a command that started the worker is not this one's
     os.environ.pop(OWNER, None)
     root = default_root()
     prepare(root, quiet=False)
-    async with showing(name):
-        yield root
+    with heeding_termination():
+        async with showing(name):
+            yield root

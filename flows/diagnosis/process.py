@@ -3,7 +3,6 @@
 A process that comes to its end gives its lease back and leaves end.json; one that is killed leaves its lease.
 """
 
-import asyncio
 import os
 import time
 from collections.abc import Iterator
@@ -93,7 +92,8 @@ def recorded_end(root: Path) -> Iterator[None]:
     except ConfigError:
         raise
     except BaseException as error:
-        stopped = isinstance(error, asyncio.CancelledError | KeyboardInterrupt)
+        # what is no Exception is somebody's wish: Ctrl-C, a cancelled task, the signal by which a worker cancels
+        stopped = not isinstance(error, Exception)
         how, message = ("stopped", "") if stopped else ("failed", f"{type(error).__name__}: {error}")
         _leave(root, how, Redactor().text(message))
         raise

@@ -4,12 +4,14 @@ import asyncio
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import time
 from datetime import UTC, datetime
 
 import pytest
 import typer
+from prefect.exceptions import TerminationSignal
 from rich.console import Console
 from support.diagnosed import NAME, facts_of, write_evaluation, write_groups, write_run, write_trials
 from support.reported import put
@@ -102,6 +104,7 @@ def test_a_process_of_another_host_is_believed_by_its_heartbeat(tmp_path):
         (ValueError("the pool is empty"), State.FAILED, "ValueError: the pool is empty"),
         (KeyboardInterrupt(), State.STOPPED, "was stopped"),
         (asyncio.CancelledError(), State.STOPPED, "was stopped"),
+        (TerminationSignal(signal.SIGTERM), State.STOPPED, "was stopped"),
     ],
 )
 def test_how_a_run_ended(tmp_path, error, expected, words):

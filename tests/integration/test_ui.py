@@ -1,26 +1,27 @@
 """`testgrad up`, and a real browser on what it starts: pages of Prefect and MLflow, and a custom run from one of them.
 
-One boot for all. With TESTGRAD_SCREENSHOTS=1 the pictures in docs/ are made anew.
+One boot for all. With TESTGRAD_SCREENSHOTS=1 the pictures in docs/ are made anew, with TESTGRAD_TEST_POSTGRESQL=1
+Prefect keeps its records in a private PostgreSQL.
 """
 
 import json
 import os
 import socket
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import psutil
 import pytest
 from support.chrome import Page, chrome
 from support.evaluations import RIGHT, WRONG, write_evaluation
 from support.integration import testgrad
+from support.retried import steps_of_a_retried_run
+from support.served import ENDED, ask, deployment_id, get, picture, prefect_database, runs_of, until
 
 from deployments.deploy import WATCHER, deploy
+from deployments.server_kinds import DATABASE_VARIABLE
 from deployments.services import Services, down, read_services, status, up
 from harness.verifier.verdict import Status
 from tasks.journal import eval_label, read_json
@@ -28,7 +29,6 @@ from tasks.tracing import TracingConfig
 from tasks.track_evaluation import track_evaluation
 from tasks.tracking import Tracker
 
-DOCS = Path(__file__).parent.parent.parent / "docs"
 RUN = "project/experiment"
 STEP = 4
 
@@ -42,14 +42,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def services(root: Path) -> Iterator[Services]:
     """All of `testgrad up`; at the end nothing of it may be left."""
     members: list[psutil.Process] = []
-    try:
-        found = up(root)
-        deploy(root, found)
-        yield found
-        leaders = [entry.pid for entry in status(root) if entry.pid is not None]
-        members = [process for leader in leaders for process in psutil.Process(leader).children(recursive=True)]
-    finally:
-        down(root)
+    with prefect_database():
+        try:
+            found = up(root)
+            deploy(root, found)
+            yield found
+            leaders = [entry.pid for entry in status(root) if entry.pid is not None]
+            members = [process for leader in leaders for process in psutil.Process(leader).children(recursive=True)]
+        finally:
+            down(root)
     assert read_services(root) is None
     assert not [process for process in members if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert not [leader for leader in leaders if psutil.pid_exists(leader)]
@@ -84,56 +85,14 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield page
 
 
-def get(url: str) -> bytes:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=30) as answer:
-        assert answer.status == 200
-        return bytes(answer.read())
-
-
-def ask(services: Services, path: str, **body: Any) -> Any:
-    answer = httpx.post(f"{services.prefect_api_url}/{path}", json=body, trust_env=False, timeout=30)
-    assert answer.status_code < 300, answer.text
-    return answer.json()
-
-
-def deployment_id(services: Services, name: str) -> str:
-    (found,) = ask(services, "deployments/filter", deployments={"name": {"any_": [name]}})
-    return str(found["id"])
-
-
-def runs_of(services: Services, flow: str) -> list[dict[str, Any]]:
-    filters = {"flows": {"name": {"any_": [flow]}}, "sort": "EXPECTED_START_TIME_DESC"}
-    return list(ask(services, "flow_runs/filter", **filters))
-
-
-def _has_ended(run: dict[str, Any]) -> bool:
-    return not run["auto_scheduled"] and run["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-
-
-def until(what: str, look: Callable[[], Any]) -> Any:
-    """What `look` finds in the end."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(1)
-    raise AssertionError(f"never came: {what}")
-
-
-def picture(page: Page, name: str) -> None:
-    if os.environ.get("TESTGRAD_SCREENSHOTS"):
-        page.settle(2.0)
-        page.screenshot(DOCS / name)
-
-
 def test_up_serves_and_is_up_once(root: Path, services: Services, capsys: pytest.CaptureFixture[str]) -> None:
     assert get(f"{services.prefect_api_url}/health") == b"true"
     page = json.loads(get(f"{services.prefect_ui_url}/ui-settings"))
     assert page["api_url"] == services.prefect_api_url, "Prefect's page must call the server that serves it"
     assert get(f"{services.mlflow_url}/health") == b"OK"
     assert b"mlflow" in get(services.mlflow_url).lower()
-    assert (root / "mlflow.db").is_file() and (root / "services" / "prefect" / "prefect.db").is_file()
+    assert (root / "mlflow.db").is_file()
+    assert (root / "services" / "prefect" / "prefect.db").is_file() == (DATABASE_VARIABLE not in os.environ)
 
     leaders = [entry.pid for entry in status(root)]
     assert [entry.state for entry in status(root)] == ["up", "up", "up"]
@@ -165,6 +124,10 @@ def test_the_train_form_is_a_control_panel(page: Page, services: Services) -> No
     assert page.errors == []
 
 
+def _has_ended(run: dict[str, Any]) -> bool:
+    return not run["auto_scheduled"] and run["state_type"] in ENDED
+
+
 def test_a_custom_run_from_the_page(page: Page, services: Services, root: Path) -> None:
     """One field changed in the form of `clean`: the worker runs it, and the page of the run says so."""
     page.open(f"{services.prefect_ui_url}/deployments/deployment/{deployment_id(services, 'clean')}/run")
@@ -183,6 +146,11 @@ def test_a_custom_run_from_the_page(page: Page, services: Services, root: Path) 
     page.wait_for_text("clean", "Completed")
     picture(page, "ui-prefect.png")
     assert page.errors == []
+
+
+def test_a_retry_takes_no_step_for_another(services: Services) -> None:
+    entered, made = steps_of_a_retried_run(services)
+    assert (entered, made) == ([1, 2, 2, 3], [2, 3])
 
 
 def test_mlflow_shows_the_run(page: Page, services: Services, mlflow_run: Tracker) -> None:

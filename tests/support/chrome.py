@@ -79,6 +79,19 @@ class Page:
         self.wait(f"!!{find}", f"something to click on that says {text!r}")
         self.run(f"{find}.click()")
 
+    def fill(self, label: str, text: str) -> None:
+        """Type into the field below a label, in the place of what is there."""
+        find = (
+            f"(() => {{ const named = [...document.querySelectorAll('label, label *')].find(e => "
+            f"e.innerText?.trim().toLowerCase() === {json.dumps(label.lower())}); "
+            "for (let around = named; around; around = around.parentElement) { "
+            "const field = around.querySelector('input, textarea'); if (field) return field } return null })()"
+        )
+        self.wait(f"!!{find}", f"a field with the label {label!r}")
+        self.run(f"(field => {{ field.focus(); field.select() }})({find})")
+        self.call("Input.insertText", text=text)
+        self.wait(f"{find}.value === {json.dumps(text)}", f"{text!r} in the field {label!r}")
+
     def screenshot(self, path: Path) -> None:
         """What is seen, as a PNG file."""
         data = self.call("Page.captureScreenshot", format="png")["data"]

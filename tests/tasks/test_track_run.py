@@ -23,7 +23,8 @@ async def test_a_server_that_is_away_at_the_end_hides_no_error_and_keeps_no_engi
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(None, "FINISHED"), (ValueError, "FAILED"), (asyncio.CancelledError, "KILLED")]
+    ("error", "status"),
+    [(None, "FINISHED"), (ValueError, "FAILED"), (asyncio.CancelledError, "KILLED"), (KeyboardInterrupt, "KILLED")],
 )
 async def test_it_has_ended_as_the_work_did(tmp_path, monkeypatch, error, status):
     told = []
@@ -40,6 +41,6 @@ async def test_it_has_ended_as_the_work_did(tmp_path, monkeypatch, error, status
         async with tracked(make_run(tmp_path), {"a": 1}):
             if error is not None:
                 raise error
-    except (ValueError, asyncio.CancelledError) as raised:
+    except (ValueError, asyncio.CancelledError, KeyboardInterrupt) as raised:
         assert type(raised) is error
     assert told == [{"a": 1}, status]
