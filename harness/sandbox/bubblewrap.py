@@ -105,7 +105,7 @@ class BubblewrapSandbox(Sandbox):
         host = self._started()
         check_command(argv)
         folder = str(PurePosixPath(WORKSPACE, *relative_parts(cwd)))
-        variables = environment(host.python) | dict(env or {})
+        variables = environment(host.python, self.config.project_python) | dict(env or {})
         options = [
             *host.options(self.config, self._base / "workspace", writable),
             *self._mounts,

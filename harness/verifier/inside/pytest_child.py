@@ -46,7 +46,7 @@ def run_tests(job: dict[str, Any], tell: Tell, describe: Callable[[BaseException
         [
             *("-c", job["settings"], f"--rootdir={job['root']}", f"--confcutdir={job['root']}"),
             *("--assert=plain", "-p", "no:cacheprovider", "--continue-on-collection-errors"),
-            *("-q", "--no-header", "--color=no", "--tb=native"),
+            *("-q", "--color=no", "--tb=native"),  # options of old releases as well: an image has its own
             *(word for name in job["plugins"] for word in ("-p", name)),
             "--",
             *job["files"],
@@ -90,14 +90,15 @@ def _make_plugin(
             tell("test", name, status, detail)
             return True
 
-        @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest's own, which come first otherwise
+        # Before pytest's own, which come first otherwise; in the old form of a wrapper, which every pluggy knows.
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_logreport(self, report: Any) -> Any:
             # Tests are run unlogged; what is logged all the same are their subtests. Pytest itself must not count them:
             # its exit code tells of faults of the run, and sentinels' subtests are to fail.
             if report.outcome != "passed":
                 self.subtests.append((report.outcome, _text(report)))
                 report.outcome = "passed"
-            return (yield)
+            yield
 
         def _fail(self, name: str, detail: str) -> None:
             self.failures += 1
