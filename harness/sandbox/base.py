@@ -20,7 +20,7 @@ from harness.sandbox.kubernetes_config import KubernetesConfig
 from harness.sandbox.tree import Tree, TreeLimits
 
 WORKSPACE = "/workspace"
-"""Where a sandbox mounts its workspace; also the working directory of every command."""
+"""Where a sandbox mounts its workspace."""
 
 
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/tmp", "/usr")
@@ -134,6 +134,11 @@ class SandboxConfig(BaseModel):
     def places(self) -> tuple[str, ...]:
         """Where commands find the workspace."""
         return (WORKSPACE,) if self.workdir is None or self.workdir == WORKSPACE else (WORKSPACE, self.workdir)
+
+    @property
+    def home(self) -> str:
+        """Where commands start: the place of the workspace that what is installed knows."""
+        return self.places[-1]
 
 
 def environment(python: str, project_python: str | None = None) -> dict[str, str]:

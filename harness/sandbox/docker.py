@@ -135,7 +135,7 @@ class DockerSandbox(Sandbox):
         keeper, place, engine = self._workspace(), self._place, self._engine
         assert place is not None and engine is not None
         check_command(argv)
-        folder = str(PurePosixPath(WORKSPACE, *relative_parts(cwd)))
+        folder = str(PurePosixPath(self.config.home, *relative_parts(cwd)))
         words = entry_point(
             keeper.python, engine.info.machine, [*self._forwarder, *argv], folder, self.config.memory_bytes, timeout
         )

@@ -122,7 +122,7 @@ class KubernetesSandbox(Sandbox):
         job = {
             "op": "run",
             "argv": list(argv),
-            "cwd": str(PurePosixPath(WORKSPACE, *relative_parts(cwd))),
+            "cwd": str(PurePosixPath(self.config.home, *relative_parts(cwd))),
             "env": environment(self._python, self.config.project_python) | dict(env or {}),
             "timeout": timeout,
             "stdin": len(data),

@@ -145,7 +145,7 @@ print(open("/tests/d/t.py").read(), open("/grader/o").read())
 async def test_the_workspace_is_found_at_workdir_as_well(make: Make) -> None:
     async with make(workdir="/testbed", project_python="/opt/env/bin/python") as sandbox:
         await sandbox.write_file("a.txt", b"a")
-        await shell(sandbox, "test /testbed/a.txt -ef /workspace/a.txt; printf b > /testbed/b.txt")
+        await shell(sandbox, "test $PWD = /testbed; test a.txt -ef /workspace/a.txt; printf b > /testbed/b.txt")
         first = await sandbox.exec(["sh", "-c", 'printf %s "${PATH%%:*}"'], timeout=30)
         assert first.stdout == b"/opt/env/bin"
         tree = await sandbox.read_tree(lambda path, data: True)
