@@ -15,7 +15,8 @@ FROM {BASE_IMAGE}
 COPY testbed /testbed
 RUN python3 -m venv --without-pip /opt/miniconda3/envs/testbed \\
  && site=$(echo /opt/miniconda3/envs/testbed/lib/python3*/site-packages) \\
- && mkdir $site/mathy-1.0.dist-info && echo /testbed > $site/__editable__.mathy.pth \\
+ && mkdir $site/mathy-1.0.dist-info && echo /testbed/plugins > $site/__editable__.mathy.pth \\
+ && echo /testbed >> $site/__editable__.mathy.pth \\
  && echo '{{"dir_info": {{"editable": true}}}}' > $site/mathy-1.0.dist-info/direct_url.json \\
  && echo 'ANSWER = 42' > $site/needed.py
 WORKDIR /testbed
@@ -26,7 +27,7 @@ def build_testbed(url: str, name: str, clone: Path) -> None:
     """Make the image `name` on the engine at `url`, with all of `clone` as its repository.
 
     The environment has the module `needed`, which no other Python of the image has, and an editable install of what
-    lies in /testbed.
+    lies in /testbed, and in its folder plugins.
     """
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:

@@ -48,6 +48,7 @@ class PytestGrader(Grader):
             "settings": settings,
             "plugins": self.task.grading.pytest_plugins,
             "runtime": "/grader/pytest.zip",
+            "packages": True,
         }
         extra = {"pytest.zip": self.runtime, "empty.ini": b"[pytest]\n"}
         return await run_trusted(sandbox, "pytest_child.py", job, limit, self.expected, self.tests, extra)

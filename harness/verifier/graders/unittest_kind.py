@@ -29,6 +29,7 @@ class UnittestGrader(Grader):
             "tests": [[test_id, *test_id.rsplit(".", 2)] for test_id in ids],
             "sources": sources,
             "path": [sandbox.config.home, "/tests"],
+            "packages": sandbox.config.project_python is not None,
             "tests_dir": "/tests",
         }
         return await run_trusted(sandbox, "unittest_child.py", job, limit, self.expected, self.tests)

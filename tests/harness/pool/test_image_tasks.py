@@ -14,6 +14,7 @@ from support.scripted import ScriptedPolicy
 from support.testbed import PYTHON, build_testbed
 from support.tiny import tiny_tokenizer
 
+from harness.patch import Patch
 from harness.pool.environment import sandbox_for
 from harness.pool.importers import import_pool
 from harness.pool.importers.fill import fill_index
@@ -120,6 +121,7 @@ async def test_rows_of_public_sets_are_filled_proven_and_tried(
     assert task.environment.python == PYTHON
     await _an_agent_sees_the_environment_and_no_history(task, config)
     await _a_trial_is_worth_1(task, config, monkeypatch)
+    await _what_is_installed_in_place_hooks_into_nothing(task, config)
     containers, volumes = connect(hosts_of(config.docker)[0]).labelled("testgrad.project")
     assert containers == [] and volumes == []
 
@@ -156,5 +158,14 @@ async def _a_trial_is_worth_1(task: Task, config: SandboxConfig, monkeypatch: py
         result = await run_trial(spec, proxy, config, ScaffoldConfig(name="mends"))
     assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
     assert result.patch is not None and set(result.patch.files) == {"mathy/core.py", "mathy/old.py"}
-    verdict = await grade(task, result.patch, config, VerifierConfig(timeout_sec=60))
+    verdict = await grade(task, result.patch, config, VerifierConfig(timeout_sec=60, guess_odds=1.0))
     assert verdict.reward == 1.0, verdict.reason
+
+
+async def _what_is_installed_in_place_hooks_into_nothing(task: Task, config: SandboxConfig) -> None:
+    """Modules in a folder of the repository that the environment has on its path, named as what the runner imports."""
+    end = b"import os\nos._exit(0)\n"
+    hooks = [f"plugins/{name}/__init__.py" for name in ("_pytest", "pluggy", "pygments", "sitecustomize")]
+    patch = Patch({**(task.solution_changes() or {}), **dict.fromkeys(hooks, end)})
+    verdict = await grade(task, patch, config, VerifierConfig(timeout_sec=60, guess_odds=1.0))
+    assert verdict.reward == 1.0, f"they were imported: {verdict.reason}"
