@@ -20,7 +20,7 @@ from flows.commands.errors import clear_errors
 from flows.commands.evaluate import evaluate
 from flows.commands.evaluations import eval_compare, regrade
 from flows.commands.logs import logs
-from flows.commands.pool import pool_app
+from flows.commands.pool_ready import pool_app  # with all of flows.commands.pool's
 from flows.commands.report import compare, report
 from flows.commands.scaffolds import scaffolds
 from flows.commands.status import status

@@ -1,5 +1,6 @@
 """Whether a sandbox backend does what a run needs: found by trials, with the solution in the place of an agent."""
 
+import asyncio
 import time
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ async def check_backend(
     problems = []
     try:
         with owned_by(run="doctor"):
-            require_isolation(config)
+            await asyncio.to_thread(require_isolation, config)
             for solved, wanted in ((False, 0.0), (True, 1.0)):
                 patch, complaint = await _work(task, solved, config, budgets)
                 if complaint:

@@ -8,7 +8,7 @@ import time
 
 from harness.budgets import BudgetConfig, outliving
 from harness.patch import Patch
-from harness.pool.task import Task
+from harness.pool.task import Task, TaskError
 from harness.sandbox.base import SandboxConfig
 from harness.sandbox.guard import guarded, outlast
 from harness.sandbox.owner import owned_by
@@ -35,6 +35,7 @@ async def grade_with_retries(
 
     Raises:
         GradingError: the task asks for a way of grading that does not exist.
+        UnfitTask: it needs an image that the configured backend cannot run.
         WorkspaceError: the task's snapshot cannot be copied.
     """
     if attempts < 1:
@@ -86,7 +87,7 @@ async def _grade_in_time(
         reason = "the grading cancelled itself"
     elif (error := grading.exception()) is None:
         return grading.result()
-    elif isinstance(error, GradingError | WorkspaceError):
+    elif isinstance(error, GradingError | TaskError | WorkspaceError):
         raise error  # a task that cannot be graded, now or later
     else:
         reason = f"{type(error).__name__}: {error}"

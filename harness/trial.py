@@ -20,6 +20,7 @@ from typing import Any
 
 from harness.budgets import BudgetConfig, outliving
 from harness.patch import Patch, take_patch
+from harness.pool.environment import sandbox_for
 from harness.pool.snapshot import upload_snapshot
 from harness.pool.task import Task
 from harness.proxy.segment import Segment
@@ -217,7 +218,7 @@ class _Trial:
     ) -> None:
         result, budgets = self.result, self.budgets
         life = budgets.sandbox_life(task, scaffold.config)
-        own_config = outliving(scaffold.sandbox_config(sandbox_config), life)
+        own_config = outliving(scaffold.sandbox_config(sandbox_for(task, sandbox_config)), life)
         sandbox = guarded(own_config, hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
         session: Session | None = None
         try:
@@ -345,7 +346,7 @@ async def _machine_is_sound(
     """Whether a sandbox holds through all stages when no agent works in it."""
     try:
         task = Task.load(spec.task_path)
-        own_config = _scaffold(spec, scaffold_config).sandbox_config(sandbox_config)
+        own_config = _scaffold(spec, scaffold_config).sandbox_config(sandbox_for(task, sandbox_config))
         sandbox = guarded(own_config, hang_sec=budgets.hang_sec, stop_sec=budgets.stop_sec)
         try:
             with owned_by(trial=f"{spec.session_id}-control"), sandbox.stage(budgets.setup_sec + budgets.patch_sec):

@@ -50,7 +50,7 @@ def kata(
     with clear_errors():
         paths = build_pool(root / "pools" / "kata", seed=seed)
         for name, path in (("train", paths.train), ("heldout", paths.heldout)):
-            _say(f"{name}: {len(read_index(path))} tasks in {path}")
+            say(f"{name}: {len(read_index(path))} tasks in {path}")
 
 
 @pool_app.command("ls")
@@ -84,7 +84,7 @@ def show(
             return
         console.print(tasks_table(rows[:limit]))
         if len(rows) > limit:
-            _say(f"{limit} of {len(rows)} tasks; more with --limit")
+            say(f"{limit} of {len(rows)} tasks; more with --limit")
 
 
 @pool_app.command()
@@ -102,7 +102,7 @@ def stats(
         rows = read_index(index, absent_tasks=True)
         print_stats(console, rows, by or [])
         if plot is not None:
-            _say(f"plot {plot_difficulty(rows, plot)}")
+            say(f"plot {plot_difficulty(rows, plot)}")
 
 
 @pool_app.command()
@@ -121,7 +121,7 @@ def merge(
         rows = index_tools.merge(parts, "first" if repeated is Repeated.FIRST else "refuse")
         write_index(rows, output, variable)
         dropped = sum(map(len, parts)) - len(rows)
-        _say(f"{len(rows)} tasks in {output}" + (f"; {dropped} repeated ones left out" if dropped else ""))
+        say(f"{len(rows)} tasks in {output}" + (f"; {dropped} repeated ones left out" if dropped else ""))
 
 
 @pool_app.command()
@@ -161,7 +161,7 @@ def filter_(
         rows = read_index(index)
         kept = filter_rows(rows, where)[:limit]
         write_index(kept, output, variable)
-        _say(f"kept {len(kept)} of {len(rows)} tasks in {output}")
+        say(f"kept {len(kept)} of {len(rows)} tasks in {output}")
 
 
 @pool_app.command()
@@ -186,11 +186,11 @@ def validate(
                 console.print(findings_table(findings))
             levels = {level: sum(f.level == level for f in findings) for level in ("error", "pending", "warning")}
             told = ", ".join(f"{count} {level}" for level, count in levels.items() if count) or "nothing to complain of"
-            _say(f"{index}: {len(rows)} tasks, {told}")
+            say(f"{index}: {len(rows)} tasks, {told}")
             bad |= bool(levels["error"])
             shared = shared_repositories(rows, read_index(against, absent_tasks=True)) if against else {}
             if shared:
-                _say(f"{index} and {against} share repositories: {', '.join(sorted(shared))}")
+                say(f"{index} and {against} share repositories: {', '.join(sorted(shared))}")
                 bad = True
     if bad:
         raise typer.Exit(1)
@@ -245,8 +245,8 @@ def difficulty(
             values = as_json_values(measured) | {"index": str(output), "report": str(written)}
             typer.echo(json.dumps(values, indent=2))
             return
-        _say(f"kept {len(selection.kept)} of {len(rows)} tasks in {output}")
-        _say(f"report {written}")
+        say(f"kept {len(selection.kept)} of {len(rows)} tasks in {output}")
+        say(f"report {written}")
 
 
 @pool_app.command()
@@ -315,7 +315,7 @@ def build(
             results = asyncio.run(build_pool(place, sources, config, SandboxConfig()))
         print_build(console, results)
         count = sum(len(result.tasks) for result in results)
-        _say(f"{count} tasks of this build in {place / 'index.parquet'}; what was not taken is in rejected.jsonl")
+        say(f"{count} tasks of this build in {place / 'index.parquet'}; what was not taken is in rejected.jsonl")
     if any(result.problem for result in results) or not count:
         raise typer.Exit(1)
 
@@ -347,27 +347,6 @@ def import_(
 
 
 @pool_app.command()
-def fill(
-    index: Index,
-    repos: Repos = None,
-    tars: Annotated[
-        Path | None, typer.Option(help="Folder with ID.tar: docker cp $(docker create IMAGE):WORKDIR - > ID.tar")
-    ] = None,
-) -> None:
-    """Give pending tasks their snapshots: from local clones, or from archives made of their images."""
-    from flows.pool_view import rejected_table
-    from harness.pool.importers.fill import fill_index
-
-    with clear_errors():
-        filled, rejected = fill_index(index, repos=repos, tars=tars)
-        if rejected:
-            console.print(rejected_table(rejected))
-        _say(f"{filled} tasks filled, {len(rejected)} left pending")
-    if rejected:
-        raise typer.Exit(1)
-
-
-@pool_app.command()
 def export(
     index: Index, target: Annotated[Path, typer.Argument(help="The folder to write, one task folder a task")]
 ) -> None:
@@ -380,7 +359,7 @@ def export(
         done, rejected = export_pool(read_index(index), target)
         if rejected:
             console.print(rejected_table(rejected))
-        _say(f"{len(done)} tasks in {target}" + (f", {len(rejected)} left out" if rejected else ""))
+        say(f"{len(done)} tasks in {target}" + (f", {len(rejected)} left out" if rejected else ""))
     if rejected:
         raise typer.Exit(1)
 
@@ -393,5 +372,5 @@ def _import_plugins(names: list[str] | None) -> None:
             import_plugin(name)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)

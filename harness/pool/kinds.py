@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.pool.schema import Grading
 
 UNITTEST_ID = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){2,}$")
-LOG_FORMATS = ("pytest", "unittest", "django")
+LOG_FORMATS = ("pytest", "unittest", "django", "sympy")
 REPORT_PLACE = "{report}"
 """Word in `test_command` that stands for the file that the JUnit report is written to."""
 

@@ -5,14 +5,54 @@ import configparser
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _NOT_CODE = frozenset({"test", "tests", "testing", "doc", "docs", "examples", "scripts", "tools", "build"})
 
 
-def later_release_problems(snapshot: Path, site_dirs: Sequence[Path]) -> list[str]:
-    """What in `site_dirs` (site-packages folders, wheel caches) lets an agent read another release of `snapshot`.
+LOOK = """\
+import json, os, site, sys
+found = []
+for folder in sys.argv[1:] or site.getsitepackages():
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        path = os.path.join(folder, name)
+        try:
+            with open(os.path.join(path, "direct_url.json")) as stream:
+                editable = bool(json.load(stream)["dir_info"]["editable"])
+        except (OSError, ValueError, KeyError, TypeError):
+            editable = False
+        found.append([folder, name, os.path.isfile(os.path.join(path, "__init__.py")), editable])
+print(json.dumps([sys.version_info[:2], found]))
+"""
+"""For the Python that is asked about, of any version 3; its arguments are folders in place of its site-packages."""
+
+
+class Installed(NamedTuple):
+    """An entry of a folder of installed packages: whether it is a package, and the record of an editable install."""
+
+    folder: str
+    name: str
+    package: bool
+    editable: bool
+
+
+def installed(output: bytes) -> tuple[tuple[int, int], list[Installed]]:
+    """What `LOOK` printed: the Python's version, and what is installed for it.
+
+    Raises:
+        ValueError: it printed something else.
+    """
+    try:
+        (major, minor), entries = json.loads(output)
+        return (int(major), int(minor)), [Installed(str(a), str(b), bool(c), bool(d)) for a, b, c, d in entries]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"no list of installed packages: {output[:200]!r}") from error
+
+
+def later_release_problems(snapshot: Path, entries: Iterable[Installed]) -> list[str]:
+    """What among `entries` (of site-packages, wheel caches) lets an agent read another release of `snapshot`.
 
     An editable install is none: it leads back to the snapshot. An empty list means that nothing was found, by the
     names that pyproject.toml, setup.cfg or setup.py give and the packages that lie in the snapshot.
@@ -20,13 +60,13 @@ def later_release_problems(snapshot: Path, site_dirs: Sequence[Path]) -> list[st
     names = {_normal(name) for name in distribution_names(snapshot)}
     packages = set(_packages(snapshot))
     problems = []
-    for folder in site_dirs:
-        for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
-            name, version = _release(entry)
-            if name in names and not _is_editable(entry):
-                problems.append(f"{entry} is release {version or '?'} of the package under test; uninstall it")
-            elif entry.name in packages and entry.is_dir() and (entry / "__init__.py").is_file():
-                problems.append(f"{entry} is a copy of package {entry.name}, which the snapshot holds; remove it")
+    for entry in entries:
+        name, version = _release(entry.name)
+        path = f"{entry.folder}/{entry.name}"
+        if name in names and not entry.editable:
+            problems.append(f"{path} is release {version or '?'} of the package under test; uninstall it")
+        elif entry.package and entry.name in packages:
+            problems.append(f"{path} is a copy of package {entry.name}, which the snapshot holds; remove it")
     return problems
 
 
@@ -72,22 +112,14 @@ def _packages(snapshot: Path) -> Iterator[str]:
                 yield entry.name
 
 
-def _release(entry: Path) -> tuple[str, str]:
+def _release(entry: str) -> tuple[str, str]:
     """(normalised name, version) of an installed distribution's record or an archive; empty strings if it is none."""
-    match = re.fullmatch(r"(.+?)-(\d[^-]*)(-.*)?\.(dist-info|egg-info|egg|whl|tar\.gz|zip)", entry.name)
+    match = re.fullmatch(r"(.+?)-(\d[^-]*)(-.*)?\.(dist-info|egg-info|egg|whl|tar\.gz|zip)", entry)
     if match:
         return _normal(match[1]), match[2]
-    if entry.name.endswith((".egg-info", ".dist-info")):
-        return _normal(entry.name.rsplit(".", 1)[0]), ""
+    if entry.endswith((".egg-info", ".dist-info")):
+        return _normal(entry.rsplit(".", 1)[0]), ""
     return "", ""
-
-
-def _is_editable(record: Path) -> bool:
-    file = record / "direct_url.json"
-    try:
-        return bool(json.loads(file.read_text())["dir_info"]["editable"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _normal(name: str) -> str:

@@ -117,7 +117,9 @@ class Grading(BaseModel):
         json_schema_extra=lambda schema: schema.update(enum=list(REPORT_KINDS)),
     )
     test_command: list[str] | None = Field(default=None, description="junit, log: argv of the hidden tests")
-    log_parser: str | None = Field(default=None, description="log: form of the output: pytest, unittest or django")
+    log_parser: str | None = Field(
+        default=None, description="log: form of the output: pytest, unittest, django or sympy"
+    )
     pytest_plugins: list[str] = Field(default=[], description="pytest: installed plugin modules that the tests need")
     fail_to_pass: list[str] = Field(default=[], description="tests that the snapshot fails and a solution passes")
     pass_to_pass: list[str] = Field(default=[], description="tests that the snapshot passes and a solution too")

@@ -51,6 +51,8 @@ async def upload_snapshot(snapshot: Path, sandbox: Sandbox) -> None:
 def make_clean_copy(snapshot: Path, target: Path) -> None:
     """Copy `snapshot`, without `NEVER_SENT`, to the new folder `target`; with a repository of one commit if it had one.
 
+    An empty `.git` counts as one: that is what is left of it where a snapshot comes out of an image.
+
     Raises:
         SnapshotError: see `upload_snapshot`.
     """

@@ -14,6 +14,7 @@ from harness.sandbox.base import (
     create_sandbox,
     register_sandbox,
     require_isolation,
+    with_image,
 )
 from harness.sandbox.leftovers import sweep
 from harness.sandbox.tree import Tree, TreeLimits, WorkspaceError
@@ -33,4 +34,5 @@ __all__ = [
     "register_sandbox",
     "require_isolation",
     "sweep",
+    "with_image",
 ]

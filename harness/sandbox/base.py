@@ -20,7 +20,7 @@ from harness.sandbox.kubernetes_config import KubernetesConfig
 from harness.sandbox.tree import Tree, TreeLimits
 
 WORKSPACE = "/workspace"
-"""Where a sandbox mounts its workspace; also the working directory of every command."""
+"""Where a sandbox mounts its workspace."""
 
 
 _SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/tmp", "/usr")
@@ -95,6 +95,21 @@ class SandboxConfig(BaseModel):
         default=50_000, ge=1000, description="when run by root: first of the uids that sandboxes are given"
     )
     uid_count: int = Field(default=10_000, ge=1, description="when run by root: number of such uids")
+    task_images: bool = Field(
+        default=True,
+        description="whether a task that names an image runs in it; false: in the backend's own, for tasks that need "
+        "nothing besides",
+    )
+    workdir: str | None = Field(
+        default=None,
+        description="folder at which the workspace is found as well as at /workspace; set by each task that names an "
+        "image, whose own copy of the repository is hidden by it",
+    )
+    project_python: str | None = Field(
+        default=None,
+        description="interpreter inside that has the project's dependencies: first on PATH, and what runs the tests; "
+        "set by each task that names an image; none: the sandbox's own",
+    )
     docker: DockerConfig = Field(default=DockerConfig(), description="engines and image of the backend docker")
     kubernetes: KubernetesConfig = Field(
         default=KubernetesConfig(), description="cluster, image and budgets of the backend kubernetes"
@@ -108,11 +123,32 @@ class SandboxConfig(BaseModel):
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
 
+    @field_validator("workdir")
+    @classmethod
+    def _elsewhere(cls, workdir: str | None) -> str | None:
+        if workdir is not None and workdir != WORKSPACE:
+            check_mount(workdir)
+        return workdir
 
-def environment(python: str) -> dict[str, str]:
-    """What every command finds in its environment, before what its caller adds; `python` is the one inside."""
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where commands find the workspace."""
+        return (WORKSPACE,) if self.workdir is None or self.workdir == WORKSPACE else (WORKSPACE, self.workdir)
+
+    @property
+    def home(self) -> str:
+        """Where commands start: the place of the workspace that what is installed knows."""
+        return self.places[-1]
+
+
+def environment(python: str, project_python: str | None = None) -> dict[str, str]:
+    """What every command finds in its environment, before what its caller adds.
+
+    `python` and `project_python` are those of the sandbox; the project's comes first on PATH.
+    """
+    folders = [str(PurePosixPath(each).parent) for each in (project_python, python) if each]
     return {
-        "PATH": f"{PurePosixPath(python).parent}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        "PATH": ":".join([*folders, "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"]),
         "HOME": "/tmp",
         "TMPDIR": "/tmp",
         "LANG": "C.UTF-8",
@@ -150,7 +186,24 @@ class Sandbox(ABC):
     @property
     @abstractmethod
     def python(self) -> str:
-        """Path, inside the sandbox, of a Python >= 3.9; its directory is on PATH as well."""
+        """Path, inside the sandbox, of a Python >= 3.9 for programs of the harness; its directory is on PATH."""
+
+    @property
+    def project_python(self) -> str:
+        """Path, inside the sandbox, of the interpreter that has the project's dependencies, of whatever version."""
+        return self.config.project_python or self.python
+
+    @classmethod
+    def with_image(cls, config: SandboxConfig, image: str) -> SandboxConfig:
+        """`config`, changed so that sandboxes start from the container image `image`.
+
+        Raises:
+            SandboxUnavailable: the backend runs no images.
+        """
+        raise SandboxUnavailable(
+            f"sandbox.backend {config.backend} runs no images; choose docker or kubernetes, or, for code that needs "
+            "nothing of its image, set sandbox.task_images: false"
+        )
 
     @abstractmethod
     async def start(self) -> None:
@@ -308,6 +361,15 @@ def _backend(config: SandboxConfig) -> type[Sandbox]:
         known = ", ".join(sorted(SANDBOXES))
         raise ValueError(f"sandbox.backend {config.backend!r} is unknown; choose one of: {known}, or load its plugin")
     return SANDBOXES[config.backend]
+
+
+def with_image(config: SandboxConfig, image: str) -> SandboxConfig:
+    """`config`, changed so that sandboxes start from the container image `image`.
+
+    Raises:
+        SandboxUnavailable: the configured backend runs no images.
+    """
+    return _backend(config).with_image(config, image)
 
 
 def create_sandbox(config: SandboxConfig) -> Sandbox:

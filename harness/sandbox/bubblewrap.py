@@ -18,7 +18,6 @@ from weakref import WeakKeyDictionary
 
 from harness.sandbox import forwarder
 from harness.sandbox.base import (
-    WORKSPACE,
     ExecResult,
     Sandbox,
     SandboxConfig,
@@ -104,8 +103,8 @@ class BubblewrapSandbox(Sandbox):
     ) -> ExecResult:
         host = self._started()
         check_command(argv)
-        folder = str(PurePosixPath(WORKSPACE, *relative_parts(cwd)))
-        variables = environment(host.python) | dict(env or {})
+        folder = str(PurePosixPath(self.config.home, *relative_parts(cwd)))
+        variables = environment(host.python, self.config.project_python) | dict(env or {})
         options = [
             *host.options(self.config, self._base / "workspace", writable),
             *self._mounts,

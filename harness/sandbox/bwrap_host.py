@@ -69,7 +69,11 @@ class BwrapHost:
             *("--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
             *self.system,
             *("--proc", "/proc", "--dev", "/dev", *tmpfs, "/dev/shm", "--remount-ro", "/dev", *tmpfs, "/tmp"),
-            *("--bind" if writable else "--ro-bind", str(workspace), "/workspace"),
+            *(
+                word
+                for place in config.places
+                for word in ("--bind" if writable else "--ro-bind", str(workspace), place)
+            ),
         ]
 
 

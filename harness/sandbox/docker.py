@@ -51,6 +51,9 @@ from harness.sandbox.waiting import in_turn
 _SPARE_VOLUMES = 3
 """Volumes for `mount_read_only` that a keeper has from the start: no volume can be added to a container that runs."""
 
+_FURTHER_PYTHONS = "/opt/miniconda3/bin:/opt/conda/bin"
+"""Where images whose system has no Python have one that the keeper can run on."""
+
 _MOUNT_BYTES = 256 << 20
 _MOUNT_FILES = 50_000
 
@@ -86,6 +89,10 @@ class DockerSandbox(Sandbox):
         if key not in _tried_out:
             _try_out(config, hosts)
             _tried_out.add(key)
+
+    @classmethod
+    def with_image(cls, config: SandboxConfig, image: str) -> SandboxConfig:
+        return config.model_copy(update={"docker": config.docker.model_copy(update={"image": image})})
 
     @property
     def python(self) -> str:
@@ -128,11 +135,13 @@ class DockerSandbox(Sandbox):
         keeper, place, engine = self._workspace(), self._place, self._engine
         assert place is not None and engine is not None
         check_command(argv)
-        folder = str(PurePosixPath(WORKSPACE, *relative_parts(cwd)))
+        folder = str(PurePosixPath(self.config.home, *relative_parts(cwd)))
         words = entry_point(
             keeper.python, engine.info.machine, [*self._forwarder, *argv], folder, self.config.memory_bytes, timeout
         )
-        body = self._body(words, self._environment(env or {}), [self._mounted(keeper.volumes[0], WORKSPACE, writable)])
+        variables = environment(keeper.python, self.config.project_python) | dict(env or {})
+        mounts = [self._mounted(keeper.volumes[0], place, writable) for place in self.config.places]
+        body = self._body(words, variables, mounts)
         if stdin:
             body |= {"OpenStdin": True, "StdinOnce": True, "AttachStdin": True}
         command = Command(engine, body, stdin or b"", timeout, self.config.output_bytes)
@@ -234,7 +243,8 @@ class DockerSandbox(Sandbox):
         keeper = Keeper(self._engine, [*volumes, *spare])
         self._keepers.append(keeper)
         python = "python3" if self.config.python is None else str(self.config.python)
-        body = self._body([], self._environment({}), [])
+        variables = environment("/usr/bin/python3")
+        body = self._body([], variables | {"PATH": f"{variables['PATH']}:{_FURTHER_PYTHONS}"}, [])
         await in_thread(lambda: keeper.start(body, python, self.config.docker.user(), self._labels))
         self._spare += [(keeper, first + i) for i in range(_SPARE_VOLUMES)]
 
@@ -266,11 +276,7 @@ class DockerSandbox(Sandbox):
         mount = {"Type": "volume", "Source": volume.name, "Target": place, "ReadOnly": not writable}
         return {**mount, "VolumeOptions": options}
 
-    def _environment(self, more: Mapping[str, str]) -> list[str]:
-        python = self._keepers[0].python if self._keepers else ""
-        return [f"{name}={value}" for name, value in (environment(python or "/usr/bin/python3") | dict(more)).items()]
-
-    def _body(self, words: list[str], environment: list[str], mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    def _body(self, words: list[str], variables: Mapping[str, str], mounts: list[dict[str, Any]]) -> dict[str, Any]:
         """The engine's description of a container: what it may not do, and within which limits it does the rest."""
         config, docker = self.config, self.config.docker
         tmp = f"rw,exec,nosuid,nodev,mode=1777,size={config.tmp_bytes}"
@@ -279,7 +285,7 @@ class DockerSandbox(Sandbox):
         return {
             "Image": docker.image,
             "Entrypoint": words,
-            "Env": environment,
+            "Env": [f"{name}={value}" for name, value in variables.items()],
             "User": f"{docker.user()}:{docker.user()}",
             "Hostname": "sandbox",
             "WorkingDir": "/",

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import http.client
 import json
+import secrets
 import socket
 import threading
 import time
@@ -179,6 +180,28 @@ class Engine:
         """Kill the container, remove it and its own volumes, and wait until it is gone. Harmless when it is."""
         # Meanwhile it may be removed already, which is what an engine does by itself when a container ends.
         self._until_gone("remove a container", lambda: self._client.remove_container(name, force=True, v=True))
+
+    @contextmanager
+    def archive(self, image: str, folder: str, labels: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
+        """A tar of `folder` as it lies in `image`, piece by piece, within a context.
+
+        Nothing of the image is run: a container is made of it, which is never started, and removed again.
+
+        Raises:
+            EngineError: the image or the folder is not there (status 404), or the engine failed.
+        """
+        name = f"testgrad-{secrets.token_hex(8)}-archive"
+        body = {"Image": image, "Entrypoint": ["true"], "Labels": dict(labels), "HostConfig": {"NetworkMode": "none"}}
+        self.create(name, body)
+        try:
+            yield self._archive_of(name, folder, f"read {folder} of {image}")
+        finally:
+            self.remove(name)
+
+    def _archive_of(self, name: str, folder: str, what: str) -> Iterator[bytes]:
+        with self._errors(what):
+            pieces, _ = self._client.get_archive(name, folder)
+            yield from pieces
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume. Harmless when it is gone.

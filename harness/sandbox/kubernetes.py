@@ -80,6 +80,10 @@ class KubernetesSandbox(Sandbox):
 
         run_blocking(check())
 
+    @classmethod
+    def with_image(cls, config: SandboxConfig, image: str) -> SandboxConfig:
+        return config.model_copy(update={"kubernetes": config.kubernetes.model_copy(update={"image": image})})
+
     @property
     def python(self) -> str:
         self._started()
@@ -118,8 +122,8 @@ class KubernetesSandbox(Sandbox):
         job = {
             "op": "run",
             "argv": list(argv),
-            "cwd": str(PurePosixPath(WORKSPACE, *relative_parts(cwd))),
-            "env": environment(self._python) | dict(env or {}),
+            "cwd": str(PurePosixPath(self.config.home, *relative_parts(cwd))),
+            "env": environment(self._python, self.config.project_python) | dict(env or {}),
             "timeout": timeout,
             "stdin": len(data),
             "output_bytes": self.config.output_bytes,

@@ -27,7 +27,7 @@ async def check_access(api: KubeApi) -> None:
     Raises:
         SandboxUnavailable: the message names the mend.
     """
-    key = api.kube.model_dump_json()
+    key = _cluster(api)
     if key in _accessible:
         return
     try:
@@ -53,7 +53,7 @@ async def check_network(api: KubeApi, pod_name: str, pod: Mapping[str, Any]) -> 
     Raises:
         SandboxUnavailable: something was reached.
     """
-    key = api.kube.model_dump_json()
+    key = _cluster(api)
     if key in _closed or not api.kube.check_network:
         return
     node = pod.get("status", {}).get("hostIP")
@@ -68,6 +68,11 @@ async def check_network(api: KubeApi, pod_name: str, pod: Mapping[str, Any]) -> 
             )
         await asyncio.sleep(1.0)
     _closed.add(key)
+
+
+def _cluster(api: KubeApi) -> str:
+    """What the answers depend on: all of the configuration but the image, which differs from task to task."""
+    return api.kube.model_dump_json(exclude={"image"})
 
 
 def forget() -> None:

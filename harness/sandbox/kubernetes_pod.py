@@ -35,8 +35,8 @@ def pod_manifest(config: SandboxConfig, name: str, labels: Mapping[str, str], ui
     kube = config.kubernetes
     containers = [
         _container(config, uid, init, KEEPER, _keeper_mounts(kube), _keeper_resources(config)),
-        _container(config, uid, init, COMMANDS, _mounts(kube, writable=True), _resources(config, reserve=True)),
-        _container(config, uid, init, READONLY, _mounts(kube, writable=False), _resources(config, reserve=False)),
+        _container(config, uid, init, COMMANDS, _mounts(config, writable=True), _resources(config, reserve=True)),
+        _container(config, uid, init, READONLY, _mounts(config, writable=False), _resources(config, reserve=False)),
     ]
     spec: dict[str, Any] = {
         "containers": containers,
@@ -144,13 +144,16 @@ def _empty(size: int, in_memory: bool = True) -> dict[str, Any]:
     return {"sizeLimit": str(size), **({"medium": "Memory"} if in_memory else {})}
 
 
-def _mounts(kube: KubernetesConfig, writable: bool) -> list[dict[str, Any]]:
+def _mounts(config: SandboxConfig, writable: bool) -> list[dict[str, Any]]:
     return [
-        {"name": "workspace", "mountPath": "/workspace", "readOnly": not writable},
+        *({"name": "workspace", "mountPath": place, "readOnly": not writable} for place in config.places),
         {"name": "tmp", "mountPath": "/tmp", "readOnly": False},
         {"name": "shm", "mountPath": "/dev/shm", "readOnly": False},
         {"name": "control", "mountPath": CONTROL, "readOnly": True},
-        *({"name": f"shown-{i}", "mountPath": place, "readOnly": True} for i, place in enumerate(kube.mounts)),
+        *(
+            {"name": f"shown-{i}", "mountPath": place, "readOnly": True}
+            for i, place in enumerate(config.kubernetes.mounts)
+        ),
     ]
 
 

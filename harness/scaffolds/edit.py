@@ -88,7 +88,9 @@ class EditScaffold(Scaffold):
             return None
         # The workspace is read-only here: the code under test is the policy's, and edits come from its answers alone.
         run = await sandbox.exec(
-            [sandbox.python, "-B", "-m", "unittest", *tests], timeout=self.config.visible_tests_timeout, writable=False
+            [sandbox.project_python, "-B", "-m", "unittest", *tests],
+            timeout=self.config.visible_tests_timeout,
+            writable=False,
         )
         passed = run.exit_code == 0 and not run.timed_out
         report = _report(run, self.config.visible_tests_timeout)

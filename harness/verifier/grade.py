@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.patch import Patch, apply, filter_patch
+from harness.pool.environment import sandbox_for
 from harness.pool.snapshot import upload_snapshot
 from harness.pool.task import Task
 from harness.sandbox import ExecResult, Sandbox, SandboxConfig, SandboxError, WorkspaceError, create_sandbox
@@ -36,10 +37,11 @@ async def grade(
 
     Raises:
         GradingError: the task asks for a way of grading that does not exist here.
+        UnfitTask: it needs an image that the configured backend cannot run.
         WorkspaceError: the task's snapshot cannot be copied.
     """
     kind = _grader(task)
-    setting = _Setting(_grading_config(config, verifier), verifier, create)
+    setting = _Setting(_grading_config(sandbox_for(task, config), verifier), verifier, create)
     started = time.monotonic()
     patch = await asyncio.to_thread(filter_patch, patch, task.snapshot, protected_paths(task))
     runs = passes = 0

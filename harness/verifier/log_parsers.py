@@ -24,6 +24,9 @@ _PYTEST_LINE = re.compile(rf"({'|'.join(_PYTEST_WORDS)}) (?:\[\d+\] )?(.+)")
 _SUMMARY = re.compile(r"^=+ short test summary info =+$", re.M)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
+_SYMPY_WORDS = {"ok": "passed", "F": "failed", "E": "error", "s": "skipped", "f": "xfailed", "X": "xpassed"}
+_SYMPY_LINE = re.compile(rf"(test_\S+) ({'|'.join(_SYMPY_WORDS)})(?: +\[(?:OK|FAIL)\])?\s*")
+
 _UNITTEST_START = re.compile(r"^(\w+) \(([\w.]+)\)")
 _UNITTEST_END = re.compile(
     r"(?:\.\.\. |^)(ok|FAIL|ERROR|skipped\b.*|expected failure|unexpected success)\s*$",
@@ -91,6 +94,17 @@ def parse_django(log: str, expected: Collection[str]) -> list[tuple[str, str]]:
         if title and title in expected:
             rows.append((title, status))
     return rows
+
+
+@register_log_parser("sympy")
+def parse_sympy(log: str, expected: Collection[str]) -> list[tuple[str, str]]:
+    """SymPy's `bin/test --verbose`. Ids are the bare names of functions: of two alike, both must pass."""
+    rows: dict[str, str] = {}
+    for line in _COLOURS.sub("", log).replace("\r\n", "\n").split("\n"):
+        match = _SYMPY_LINE.fullmatch(line)
+        if match and rows.get(match[1], "passed") == "passed":
+            rows[match[1]] = _SYMPY_WORDS[match[2]]
+    return list(rows.items())
 
 
 def _unittest_results(log: str) -> Iterator[tuple[str, str, str, str]]:

@@ -4,9 +4,11 @@ import json
 
 import pandas as pd
 import pytest
+from support.tasks import FIXED
+from support.tasks import write_task as solvable
 from typer.testing import CliRunner
 
-from flows.commands.pool import pool_app
+from flows.commands.pool_ready import pool_app
 from harness.pool.index import TaskPointer, read_index, write_index
 from harness.pool.schema import Grading, TaskConfig, TaskSection
 from harness.pool.write import write_task
@@ -148,6 +150,23 @@ def test_an_import_without_a_task_fails(invoke, tmp_path):
     assert invoke("import", "swe_bench", "rows.jsonl", "new").exit_code == 1
     assert_refused(invoke("import", "guess", "rows.jsonl", "new"), "choose one of: harbor, nemotron")
     assert_refused(invoke("import", "swe_bench", "none.jsonl", "new"), "no such file")
+
+
+def test_admit_keeps_what_is_proven_and_says_why_the_rest_is_not(invoke, index, tmp_path):
+    task = solvable(tmp_path / "pool/tasks/good")
+    (task / "solution/files").mkdir(parents=True)
+    (task / "solution/files/solution.py").write_text(FIXED)
+    write_index([TaskPointer("good", task), read_index(index)[0]], tmp_path / "pool/two.parquet")
+    result = invoke("admit", "pool/two.parquet", "-o", "pool/admitted.parquet")
+    assert result.exit_code == 0 and "1 of 2 tasks admitted" in result.output, result.output
+    assert "nothing done is passed in grading 1" in result.output
+    (row,) = read_index(tmp_path / "pool/admitted.parquet")
+    assert row.instance_id == "good" and row.extra["grading_seconds"] > 0
+    said = json.loads(invoke("admit", "pool/two.parquet", "-o", "again.parquet", "--json").output)
+    assert said["admitted"] == 1 and list(said["rejected"]) == ["task-0"]
+    write_index(read_index(index)[:1], tmp_path / "pool/none.parquet")
+    assert_refused(invoke("admit", "pool/none.parquet", "-o", "none.parquet"), "none of the 1 tasks")
+    assert not (tmp_path / "none.parquet").exists()
 
 
 def test_export_and_import_again(invoke, index, tmp_path):

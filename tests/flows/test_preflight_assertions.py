@@ -511,10 +511,14 @@ def test_the_images_that_tasks_name(place):
     (task / "task.toml").write_text(text + '\n[environment]\ndocker_image = "hub/x:1"\n')
     write_index([TaskPointer("imaged", task)], place / "imaged.parquet")
     values = {"data.train": str(place / "imaged.parquet")}
+    found = [f for f in findings_of(place, "backend", values) if f.level is Level.FATAL]
+    assert len(found) == 1 and "needs image hub/x:1: sandbox.backend bubblewrap runs no images" in found[0].message
+    ignored = findings_of(place, "backend", values | {"sandbox.task_images": False})
+    assert any(f.level is Level.WARN and "(hub/x:1) and are not used" in f.message for f in ignored)
+    assert Level.FATAL not in {f.level for f in ignored}
+    values |= {"sandbox.backend": "kubernetes", "sandbox.kubernetes": {"image": "hub/y:1"}}
     found = findings_of(place, "backend", values)
-    assert any(f.level is Level.WARN and "1 images are named by sampled tasks (hub/x:1)" in f.message for f in found)
-    values |= {"sandbox.backend": "kubernetes", "sandbox.kubernetes": {"image": "hub/x:1"}}
-    assert {f.level for f in findings_of(place, "backend", values)} == {Level.OK}
+    assert {f.level for f in found} == {Level.OK} and "in the 1 images that they name" in found[-1].message
 
 
 @pytest.mark.parametrize(

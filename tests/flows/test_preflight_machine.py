@@ -3,6 +3,7 @@
 import types
 
 import pytest
+from support.tasks import write_task
 
 from flows.config import parse_config
 from flows.preflight import checks  # noqa: F401  (registers them)
@@ -10,6 +11,7 @@ from flows.preflight.facts import Facts
 from flows.preflight.findings import Level
 from flows.preflight.machine import GIB, Gpu, GpuProcess, Machine, disk_free, gib
 from flows.preflight.run import run_checks
+from harness.pool.index import TaskPointer, write_index
 from harness.sandbox import SandboxUnavailable
 from harness.sandbox import docker_engine as engines
 
@@ -47,7 +49,7 @@ def test_disk_of_a_folder_that_will_be(tmp_path):
 @pytest.fixture
 def engine(monkeypatch):
     """An engine that answers as it is told."""
-    told = types.SimpleNamespace(clock=0.0, found={"Id": "x"}, error=None)
+    told = types.SimpleNamespace(clock=0.0, found={"Id": "x"}, error=None, absent=())
 
     class Fake:
         def __init__(self, host):
@@ -57,7 +59,7 @@ def engine(monkeypatch):
         info = property(lambda self: types.SimpleNamespace(clock=told.clock))
 
         def image(self, name):
-            return told.found
+            return None if name in told.absent else told.found
 
     monkeypatch.setattr(engines, "Engine", Fake)
     monkeypatch.setattr("flows.preflight.checks.images.require_isolation", lambda config: None)
@@ -80,6 +82,23 @@ def test_images_of_an_engine(tmp_path, engine, answer, docker, level, words):
     values = {"experiment": "e", "sandbox": {"backend": "docker", "docker": {"hosts": ["unix:///x.sock"]} | docker}}
     found = list(run_checks(Facts(parse_config(values, "x"), tmp_path), only=["isolation"]))
     assert [f.level for f in found if words in f.message] == [level], found
+
+
+@pytest.mark.parametrize(("pull", "level"), [("never", Level.FATAL), ("missing", Level.WARN)])
+def test_images_of_tasks_that_an_engine_lacks(tmp_path, engine, pull, level):
+    task = write_task(tmp_path / "imaged")
+    with (task / "task.toml").open("a") as file:
+        file.write('\n[environment]\ndocker_image = "hub/task:1"\n')
+    write_index([TaskPointer("imaged", task)], tmp_path / "train.parquet")
+    engine.absent = ("hub/task:1",)
+    values = {
+        "experiment": "e",
+        "data": {"train": str(tmp_path / "train.parquet")},
+        "sandbox": {"backend": "docker", "docker": {"hosts": ["unix:///x.sock"], "image": "hub/x:1", "pull": pull}},
+    }
+    found = list(run_checks(Facts(parse_config(values, "x"), tmp_path), only=["isolation"]))
+    (told,) = [f for f in found if "hub/task:1" in f.message]
+    assert told.level is level and "1 of 1 images of sampled tasks are not on unix:///x.sock" in told.message
 
 
 def test_a_backend_that_does_not_isolate(tmp_path, monkeypatch):

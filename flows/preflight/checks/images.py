@@ -6,7 +6,8 @@ from pathlib import Path
 from flows.preflight.facts import Facts
 from flows.preflight.findings import Finding, Level, fatal, ok, unset, warn
 from flows.preflight.registry import Cost, check
-from harness.pool.task import TaskError, read_task_config
+from harness.pool.environment import UnfitTask, sandbox_for
+from harness.pool.task import Task, TaskError
 from harness.sandbox import SandboxError, require_isolation
 from harness.sandbox.docker_config import BASE_IMAGE, hosts_of
 from tasks.draw import spread
@@ -28,18 +29,7 @@ def backend(facts: Facts) -> Iterator[Finding]:
         yield from _docker(facts)
     else:
         yield ok("sandbox.backend", sandbox.backend, "confines on this machine, and needs no image")
-    wanted = _task_images(facts)
-    own = {"docker": sandbox.docker.image, "kubernetes": sandbox.kubernetes.image}.get(sandbox.backend)
-    others = sorted(wanted - {own})
-    if others:
-        shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-        yield warn(
-            "sandbox.backend",
-            sandbox.backend,
-            f"{len(others)} images are named by sampled tasks ({shown}), and trials run "
-            f"in {own or 'this machine as it is'}: what is installed in those may be missing",
-            "check such tasks with `testgrad pool validate`, or use an image that has it all",
-        )
+    yield from _task_images(facts)
 
 
 def _kubernetes(facts: Facts) -> Iterator[Finding]:
@@ -101,15 +91,45 @@ def _docker(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _task_images(facts: Facts) -> set[str]:
-    """Images that sampled tasks name."""
-    images = set()
+def _task_images(facts: Facts) -> Iterator[Finding]:
+    """Whether sampled tasks can run in the images that they name."""
+    tasks = _sampled(facts)
+    images = _images_of(tasks)
+    if not images:
+        return
+    sandbox = facts.config.sandbox
+    shown = ", ".join(images[:3]) + (f" and {len(images) - 3} more" if len(images) > 3 else "")
+    if not sandbox.task_images:
+        yield warn(
+            "sandbox.task_images",
+            False,
+            f"{len(images)} images are named by sampled tasks ({shown}) and are not used: what is installed in those "
+            "may be missing",
+            "prove the tasks without them: testgrad pool admit INDEX -o ADMITTED --config THIS_FILE",
+        )
+        return
+    for task in tasks:
+        try:
+            sandbox_for(task, sandbox)
+        except UnfitTask as error:
+            mend = "set sandbox.backend: docker, or leave such tasks out (testgrad pool filter)"
+            yield fatal("sandbox.backend", sandbox.backend, str(error), mend)
+            return
+    yield ok("sandbox.backend", sandbox.backend, f"runs sampled tasks in the {len(images)} images that they name")
+
+
+def _sampled(facts: Facts) -> list[Task]:
+    tasks = []
     for row in spread(facts.train_pool.rows, _SAMPLED):
         try:
-            images.add(read_task_config(row.task_path).environment.docker_image)
+            tasks.append(Task.load(row.task_path))
         except TaskError:  # told by the check of the indexes
             continue
-    return {image for image in images if image}
+    return tasks
+
+
+def _images_of(tasks: list[Task]) -> list[str]:
+    return sorted({task.environment.image for task in tasks if task.environment.image})
 
 
 @check("isolation", Cost.PROBE)
@@ -156,3 +176,8 @@ def _missing_images(facts: Facts) -> Iterator[Finding]:
                 f"is not on {host.url} yet: the first trials wait for its pull",
                 f"docker -H {host.url} pull {docker.image}",
             )
+        wanted = _images_of(_sampled(facts)) if facts.config.sandbox.task_images else []
+        if absent := [image for image in wanted if engine.image(image) is None]:
+            say, mend = (fatal, "pull them there") if docker.pull == "never" else (warn, "pull them there before")
+            why = f"{len(absent)} of {len(wanted)} images of sampled tasks are not on {host.url}, such as {absent[0]}"
+            yield say("sandbox.docker.pull", docker.pull, why, mend)

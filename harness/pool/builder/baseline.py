@@ -10,8 +10,8 @@ from typing import Any
 
 from harness.pool.builder.runner import GRADERS_CHILD, WORKER, RunResult, SuiteRun, SuiteRunner
 from harness.pool.builder.source import SourceError
-from harness.pool.builder.together import together
 from harness.pool.kinds import pytest_problems, split_pytest_id
+from harness.pool.together import together
 from harness.verifier.graders.pytest_kind import escape_id
 
 _SUITE_SECONDS = 300.0

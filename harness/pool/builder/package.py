@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.pool.builder.admit import Admission, admit, first_look
+from harness.pool.admission import Admission, admit, first_look, judge_in
 from harness.pool.builder.baseline import Baseline, measure, programs_digest
 from harness.pool.builder.choose import Chooser
 from harness.pool.builder.config import BuildConfig
@@ -25,10 +25,11 @@ from harness.pool.builder.mutate import SourceFile, UnreadableSource
 from harness.pool.builder.probe import KEPT, Candidate, Probe, candidate, diff_lines, judge, leaves_trace
 from harness.pool.builder.runner import SuiteRunner, TestEnd
 from harness.pool.builder.source import PackageSource, SourceTree, fetch, tree_digest
-from harness.pool.builder.store import Lines, PackageResult, Store, write_tree, write_whole
-from harness.pool.builder.together import together
+from harness.pool.builder.store import PackageResult, Store, write_tree, write_whole
 from harness.pool.builder.vendor import vendor
+from harness.pool.lines import Lines
 from harness.pool.task import Task
+from harness.pool.together import together
 from harness.sandbox import SandboxConfig
 from harness.verifier import Status
 
@@ -310,7 +311,8 @@ async def _grade_new(
     guarded = shop.baseline.tests if shop.config.pass_to_pass == "suite" else shop.baseline.touching(one.choice.file)
     failing = [test for test in shop.baseline.tests if test in probe.failing]
     task, worded = await _write(shop, one, probe, folder, task_id, failing, guarded, facts)
-    first, seen = await first_look(task, shop.sandbox, shop.limit)
+    judge = judge_in(shop.sandbox, shop.limit)
+    first, seen = await first_look(task, judge)
     if not seen or not first.tests:
         reason = f"the grader sees no test fail: {first.reason}"[:300]
         return facts, Admission(False, reason, final=first.status is not Status.INFRA_ERROR)
@@ -322,7 +324,7 @@ async def _grade_new(
         return facts, Admission(False, "the grader sees no test pass")
     if found := traces(folder, shop.files[one.choice.file].text):
         return facts, Admission(False, f"the clean text is left in the snapshot: {found[0]}")
-    answer = await admit(task, first, shop.config.admission_runs, shop.sandbox, shop.limit)
+    answer = await admit(task, first, shop.config.admission_runs, judge)
     facts |= {
         "fail_to_pass": len(task.grading.fail_to_pass),
         "pass_to_pass": len(task.grading.pass_to_pass),

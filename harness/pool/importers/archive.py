@@ -20,7 +20,8 @@ _LEFT_IN_IMAGE = frozenset(NEVER_SENT) | {".venv", "node_modules"}
 def unpack_snapshot(stream: IO[bytes], target: Path, *, max_bytes: int = MAX_BYTES) -> list[str]:
     """Write the files of a tar, without the one folder that they all lie in, below `target`; returns notes.
 
-    Regular files, folders and links that stay inside are written; others are left out and told.
+    Regular files, folders and links that stay inside are written; others are left out and told. Of a git repository
+    an empty `.git` is left, so that an agent gets one of a single commit.
 
     Raises:
         ImportProblem: it is no tar, too large, or a path in it leads out.
@@ -31,6 +32,8 @@ def unpack_snapshot(stream: IO[bytes], target: Path, *, max_bytes: int = MAX_BYT
         with tarfile.open(fileobj=stream, mode="r|*") as archive:
             for member in archive:
                 parts = PurePosixPath(member.name).parts[1:]
+                if parts == (".git",) and member.isdir():
+                    (target / ".git").mkdir(parents=True, exist_ok=True)
                 if not parts or not _LEFT_IN_IMAGE.isdisjoint(parts):
                     continue
                 path = safe_path("/".join(parts))

@@ -137,8 +137,10 @@ def finish_task(folder: Path) -> list[str]:
     return notes
 
 
-def fill_task(folder: Path, put_snapshot: PutSnapshot) -> list[str]:
+def fill_task(folder: Path, put_snapshot: PutSnapshot, workdir: str | None = None) -> list[str]:
     """Put the snapshot into a pending task and finish it, complete or not at all; returns notes.
+
+    `workdir` is the repository's place in the image, for a task that does not name it itself.
 
     Raises:
         ImportProblem: see `finish_task`, or the task is not pending.
@@ -155,7 +157,11 @@ def fill_task(folder: Path, put_snapshot: PutSnapshot) -> list[str]:
         repo = partial / "environment" / "repo"
         repo.mkdir(parents=True)
         notes = [*put_snapshot(repo)]
-        if ORIGIN in read_task_config(partial).metadata:
+        config = read_task_config(partial)
+        if workdir is not None and config.environment.workdir is None:
+            environment = config.environment.model_copy(update={"workdir": workdir})
+            _write(partial / "task.toml", config.model_copy(update={"environment": environment}).to_toml().encode())
+        if ORIGIN in config.metadata:
             notes += finish_task(partial)
         else:
             Task.load(partial)  # Harbor's own: nothing but the snapshot lacks
@@ -235,14 +241,18 @@ def _refuse_links_out(repo: Path) -> None:
 
 
 def _write(file: Path, data: bytes | None) -> None:
-    """Write a file, remove it for None; scripts can be run."""
+    """Write a file, remove it for None; scripts can be run.
+
+    What was there is replaced and not changed: other tasks may share it.
+    """
+    mode = file.stat().st_mode if file.is_file() and not file.is_symlink() else None
+    file.unlink(missing_ok=True)
     if data is None:
-        file.unlink(missing_ok=True)
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    if file.is_symlink():
-        file.unlink()
     file.write_bytes(data)
+    if mode is not None:
+        file.chmod(mode)
     if file.name in ("test.sh", "solve.sh") and file.parent.name in ("tests", "solution"):
         file.chmod(0o755)
 

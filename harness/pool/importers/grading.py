@@ -21,11 +21,13 @@ PARSERS = {
     "parse_log_pytest_v2": "pytest",
     "parse_log_pytest_pydantic": "pytest",
     "parse_log_django": "django",
+    "parse_log_sympy": "sympy",
     "parse_log_unittest": "unittest",
 }
 """Names that public harnesses give to forms of output that are known here."""
 
 _DJANGO_ID = re.compile(r"\w+ \([\w.]+\)")
+_SYMPY = ["python", "bin/test", "-C", "--verbose", "--no-colors"]
 _DJANGO = ["python", "tests/runtests.py", "--verbosity", "2", "--settings=test_sqlite", "--parallel", "1"]
 
 
@@ -51,6 +53,8 @@ def grading_facts(draft: Draft) -> tuple[dict[str, Any], list[str]]:
     command = draft.test_command
     if draft.repo == "django/django" and any(map(_DJANGO_ID.fullmatch, everything)):
         parser, command = "django", [*_DJANGO, *_django_labels(draft)]
+    if draft.repo == "sympy/sympy" and all(map(str.isidentifier, everything)):
+        parser, command = "sympy", [*_SYMPY, *_test_files(draft)]
     if command and parser and parser in _known_parsers():
         facts = _facts("log", failing, passing, lambda test_id: True, notes)
         return facts | {"test_command": command, "log_parser": parser}, notes
@@ -99,11 +103,15 @@ def _facts(
     return {"report": report, "fail_to_pass": kept[0], "pass_to_pass": kept[1]}
 
 
+def _test_files(draft: Draft) -> list[str]:
+    """The Python files that the test patch changes or adds."""
+    paths = [change.new for change in parse_patch(draft.test_patch, "test_patch") if change.new]
+    return list(dict.fromkeys(path for path in paths if path.endswith(".py")))
+
+
 def _django_labels(draft: Draft) -> list[str]:
     """The test modules that the test patch changes, as Django's runner calls them."""
-    paths = [change.new for change in parse_patch(draft.test_patch, "test_patch") if change.new]
-    labels = [path.removeprefix("tests/").removesuffix(".py").replace("/", ".") for path in paths if path[-3:] == ".py"]
-    return list(dict.fromkeys(labels))
+    return [path.removeprefix("tests/").removesuffix(".py").replace("/", ".") for path in _test_files(draft)]
 
 
 def _known_parsers() -> set[str]:

@@ -16,6 +16,9 @@ from harness.pool.importers.swe_bench import extras, image_of
 from harness.pool.importers.values import ImportProblem, Row
 
 FOLDER = "r2e_tests"
+PYTHON = "/testbed/.venv/bin/python"
+"""The interpreter of its images, in the repository's own folder: a workspace cannot lie over that."""
+
 _COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b)\[\d+m")
 _TAG = re.compile(r"\[/?ISSUE\]")
 _RESULT = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\S+?::)?(.+)")
@@ -47,6 +50,7 @@ def r2e_gym(row: Row) -> Draft:
         repo=repo,
         base_commit=_base(parsed.get("old_commit_hash"), commit),
         image=image_of(row, None),
+        python=PYTHON,
         solution_files=_solution_files(parsed),
         hidden_files=hidden,
         fail_to_pass=failing,

@@ -62,7 +62,7 @@ def import_pool(
     rejected: list[Rejected] = []
     notes: dict[str, tuple[str, ...]] = {}
     reused = 0
-    with _only_one(root):
+    with only_one(root):
         for found in IMPORTERS[importer].read(source, options):
             if isinstance(found, Rejected):
                 rejected.append(found)
@@ -148,14 +148,18 @@ def _replace(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    """Hold the pool folder; remove what a killed import left half written."""
+def only_one(root: Path) -> Iterator[None]:
+    """Hold the pool folder for an import or a filling; remove what a killed one left half written.
+
+    Raises:
+        PoolError: another one holds it.
+    """
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PoolError(f"another import runs on {root}; wait for it, or choose another folder") from None
-        for leftover in (root / "tasks").glob(".new.*"):
+        for leftover in (*root.glob("*/.new.*"), *(root / "tasks").glob(".*.partial")):
             shutil.rmtree(leftover, ignore_errors=True)
         yield

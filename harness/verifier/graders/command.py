@@ -18,11 +18,11 @@ def read_overlay(task: Task) -> dict[str, bytes]:
 async def run_command(
     sandbox: Sandbox, overlay: dict[str, bytes], argv: Sequence[str], limit: float, env: dict[str, str]
 ) -> ExecResult:
-    """Lay the hidden files over the workspace and run `argv` there; `python` is the sandbox's own.
+    """Lay the hidden files over the workspace and run `argv` there; `python` is the project's.
 
     Raises:
         WorkspaceError: a folder stands where a hidden file goes.
     """
     await sandbox.write_files(overlay)
-    program = sandbox.python if argv[0] in ("python", "python3") else argv[0]
+    program = sandbox.project_python if argv[0] in ("python", "python3") else argv[0]
     return await sandbox.exec([program, *argv[1:]], timeout=limit + base.GRACE, env={**_ENVIRONMENT, **env})

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from harness.pool.kinds import split_pytest_id
-from harness.sandbox import WORKSPACE, ExecResult, Sandbox
+from harness.sandbox import ExecResult, Sandbox
 from harness.verifier.graders.base import Grader, GradingError, register_grader
 from harness.verifier.graders.runner import run_trusted
 from harness.verifier.hidden import hidden_files, read_hidden
@@ -35,19 +35,20 @@ class PytestGrader(Grader):
             raise GradingError(f"{self.task.task_id}: metadata.report 'pytest' cannot be graded: {error}") from error
 
     async def run(self, sandbox: Sandbox, limit: float) -> tuple[Judgement, ExecResult]:
-        files = self.tests.files
+        files, home = self.tests.files, sandbox.config.home
         sources = {path: data.decode("utf-8") for path, data in files.items() if path.endswith(".py")}
         await sandbox.write_files(dict.fromkeys(path for path in self.conftests if path not in files))
         await sandbox.write_files({path: b"" if path in sources else data for path, data in files.items()})
-        settings = next((f"{WORKSPACE}/{name}" for name in _SETTINGS if name in files), "/grader/empty.ini")
+        settings = next((f"{home}/{name}" for name in _SETTINGS if name in files), "/grader/empty.ini")
         job = {
             "tests": sorted({*self.expected, *self.tests.twins}),
-            "files": sorted({f"{WORKSPACE}/{split_pytest_id(i)[0]}" for i in (*self.expected, *self.tests.twins)}),
-            "sources": {f"{WORKSPACE}/{path}": text for path, text in sources.items()},
-            "root": WORKSPACE,
+            "files": sorted({f"{home}/{split_pytest_id(i)[0]}" for i in (*self.expected, *self.tests.twins)}),
+            "sources": {f"{home}/{path}": text for path, text in sources.items()},
+            "root": home,
             "settings": settings,
             "plugins": self.task.grading.pytest_plugins,
             "runtime": "/grader/pytest.zip",
+            "packages": True,
         }
         extra = {"pytest.zip": self.runtime, "empty.ini": b"[pytest]\n"}
         return await run_trusted(sandbox, "pytest_child.py", job, limit, self.expected, self.tests, extra)

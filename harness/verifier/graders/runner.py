@@ -12,6 +12,9 @@ from harness.verifier.graders import base
 from harness.verifier.report import Judgement, judge
 from harness.verifier.sentinels import SentinelTests
 
+OLDEST_PYTHON = (3, 9)
+"""Interpreters that can run what lies in `inside/`."""
+
 _INSIDE = Path(__file__).parents[1] / "inside"
 _RUNNER = (_INSIDE / "runner.py").read_bytes()
 
@@ -30,7 +33,7 @@ async def run_trusted(
     programs = {"runner.py": _RUNNER, child: (_INSIDE / child).read_bytes()}
     await sandbox.mount_read_only("/grader", {**programs, **(extra_files or {})})
     result = await sandbox.exec(
-        [sandbox.python, "-I", "-S", "-B", "-X", "utf8", "/grader/runner.py", child],
+        [sandbox.project_python, "-I", "-S", "-B", "-X", "utf8", "/grader/runner.py", child],
         stdin=json.dumps({"nonce": nonce, "deadline": limit, **job}).encode(),
         timeout=limit + base.GRACE,
     )

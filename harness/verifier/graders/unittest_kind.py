@@ -2,7 +2,7 @@
 
 import random
 
-from harness.sandbox import WORKSPACE, ExecResult, Sandbox
+from harness.sandbox import ExecResult, Sandbox
 from harness.verifier.graders.base import Grader, register_grader
 from harness.verifier.graders.runner import run_trusted
 from harness.verifier.hidden import hidden_files, read_hidden
@@ -28,7 +28,8 @@ class UnittestGrader(Grader):
         job = {
             "tests": [[test_id, *test_id.rsplit(".", 2)] for test_id in ids],
             "sources": sources,
-            "path": [WORKSPACE, "/tests"],
+            "path": [sandbox.config.home, "/tests"],
+            "packages": sandbox.config.project_python is not None,
             "tests_dir": "/tests",
         }
         return await run_trusted(sandbox, "unittest_child.py", job, limit, self.expected, self.tests)

@@ -3,13 +3,13 @@
 Of the job it reads `tests` (ids), `files` (paths to collect), `sources` (path -> text of the hidden Python files),
 `root` (the repository), `settings` (the one ini file that counts), `plugins` (modules) and `runtime`.
 
-All of pytest is imported before the repository is on sys.path. Each test goes through pytest's own protocol, but its
-status is told for the item that was collected, whatever the code under test makes of reports and names.
+All of pytest is imported while the repository, which may be installed in place, is not on sys.path. Each test goes
+through pytest's own protocol, but its status is told for the item that was collected, whatever the code under test
+makes of reports and names.
 """
 
 import importlib
 import os
-import site
 import sys
 from collections.abc import Callable
 from importlib.machinery import (
@@ -29,8 +29,8 @@ def run_tests(job: dict[str, Any], tell: Tell, describe: Callable[[BaseException
     for name in [name for name in os.environ if name.startswith(("PYTEST", "PY_COLORS"))]:
         del os.environ[name]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    site.main()  # the tests' dependencies; -S kept them from the runner
-    sys.path.append(job["runtime"])
+    in_place = [place for place in sys.path if f"{place}/".startswith(f"{job['root']}/")]
+    sys.path[:] = [*(place for place in sys.path if place not in in_place), job["runtime"]]
     import _pytest.runner
     import pytest
 
@@ -39,14 +39,14 @@ def run_tests(job: dict[str, Any], tell: Tell, describe: Callable[[BaseException
     for name in job["plugins"]:
         importlib.import_module(name)
     _serve(job.pop("sources"))
-    sys.path.insert(0, job["root"])
+    sys.path[:] = [job["root"], *sys.path, *in_place]
     os.chdir(job["root"])
     plugin = _make_plugin(frozenset(job["tests"]), tell, describe, pytest, _pytest.runner.runtestprotocol)
     code = pytest.main(
         [
             *("-c", job["settings"], f"--rootdir={job['root']}", f"--confcutdir={job['root']}"),
             *("--assert=plain", "-p", "no:cacheprovider", "--continue-on-collection-errors"),
-            *("-q", "--no-header", "--color=no", "--tb=native"),
+            *("-q", "--color=no", "--tb=native"),  # options of old releases as well: an image has its own
             *(word for name in job["plugins"] for word in ("-p", name)),
             "--",
             *job["files"],
@@ -90,14 +90,15 @@ def _make_plugin(
             tell("test", name, status, detail)
             return True
 
-        @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest's own, which come first otherwise
+        # Before pytest's own, which come first otherwise; in the old form of a wrapper, which every pluggy knows.
+        @pytest.hookimpl(hookwrapper=True, tryfirst=True)
         def pytest_runtest_logreport(self, report: Any) -> Any:
             # Tests are run unlogged; what is logged all the same are their subtests. Pytest itself must not count them:
             # its exit code tells of faults of the run, and sentinels' subtests are to fail.
             if report.outcome != "passed":
                 self.subtests.append((report.outcome, _text(report)))
                 report.outcome = "passed"
-            return (yield)
+            yield
 
         def _fail(self, name: str, detail: str) -> None:
             self.failures += 1

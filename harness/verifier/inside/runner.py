@@ -2,8 +2,9 @@
 
     python3 -I -S -B runner.py unittest_child.py < job
 
-The job is one JSON object: `nonce`, `deadline` (seconds) and what the child, named by the argument, reads of it. The
-text of the hidden tests comes with it: it lies in no file that code under test could look answers up in.
+The job is one JSON object: `nonce`, `deadline` (seconds), `packages` (whether the tests use what is installed) and what
+the child, named by the argument, reads of it. The text of the hidden tests comes with it: it lies in no file that code
+under test could look answers up in.
 
 Two processes share the work. The child imports the code under test and runs the tests; it tells each test's status
 through a pipe. The parent never imports that code. It alone knows the nonce, which it reads only after the child has
@@ -121,6 +122,8 @@ def _run_child(go: int, told: int) -> NoReturn:
 
     code = 1
     try:
+        if job.pop("packages"):
+            _add_packages()
         code = _load_child()["run_tests"](job, tell, _describe)
     except BaseException as error:  # the code under test may raise anything, SystemExit too
         tell("note", "run", "", _describe(error))
@@ -135,6 +138,17 @@ def _load_child() -> dict[str, Any]:
     with open(file, encoding="utf-8") as stream:
         exec(compile(stream.read(), file, "exec"), namespace)
     return namespace
+
+
+def _add_packages() -> None:
+    """Put what is installed on sys.path, as -S did not; without start-up hooks, which the repository could have.
+
+    A repository that is installed in place is on sys.path from here on, behind everything else.
+    """
+    import site
+
+    site.execsitecustomize = site.execusercustomize = lambda: None
+    site.main()
 
 
 def _describe(error: BaseException) -> str:

@@ -20,6 +20,9 @@ from harness.pool.task import Task, TaskPending
 from harness.sandbox import SandboxConfig
 from harness.verifier import VerifierConfig, grade
 
+IMAGELESS = SandboxConfig(task_images=False)
+"""The small library needs nothing of the images that its rows name."""
+
 FIXED = "def double(x):\n    return x + x\n\n\ndef half(x):\n    return x / 2\n"
 
 
@@ -84,7 +87,7 @@ async def test_an_imported_task_is_graded(task):
     """Nothing done gives 0, the solution 1, half a solution 0."""
     verifier = VerifierConfig(timeout_sec=60)
     done = [Patch(), Patch(task.solution_changes() or {}), Patch({"mathy/core.py": b"def double(x):\n    return 4\n"})]
-    verdicts = [await grade(task, patch, SandboxConfig(), verifier) for patch in done]
+    verdicts = [await grade(task, patch, IMAGELESS, verifier) for patch in done]
     assert [verdict.reward for verdict in verdicts] == [0.0, 1.0, 0.0], [verdict.reason for verdict in verdicts]
     assert verdicts[1].protected
 
@@ -126,9 +129,7 @@ async def test_the_bug_of_swe_smith_is_put_in_and_its_reverse_is_the_solution(tm
     assert not (task.path / "environment" / "bug.patch").exists()
     assert "RUN rm -f tests/test_core.py" in (task.path / "environment/Dockerfile").read_text()
     verifier = VerifierConfig(timeout_sec=60)
-    verdicts = [
-        await grade(task, p, SandboxConfig(), verifier) for p in (Patch(), Patch(task.solution_changes() or {}))
-    ]
+    verdicts = [await grade(task, p, IMAGELESS, verifier) for p in (Patch(), Patch(task.solution_changes() or {}))]
     assert [verdict.reward for verdict in verdicts] == [0.0, 1.0], [verdict.reason for verdict in verdicts]
 
 
@@ -156,9 +157,7 @@ async def test_r2e_gym_gives_whole_files_and_is_graded(tmp_path, library):
     assert task.grading.fail_to_pass == ["r2e_tests/test_1.py::TestX::test_a"]
     assert not (task.snapshot / "r2e_tests").exists()
     verifier = VerifierConfig(timeout_sec=60)
-    verdicts = [
-        await grade(task, p, SandboxConfig(), verifier) for p in (Patch(), Patch(task.solution_changes() or {}))
-    ]
+    verdicts = [await grade(task, p, IMAGELESS, verifier) for p in (Patch(), Patch(task.solution_changes() or {}))]
     assert [verdict.reward for verdict in verdicts] == [0.0, 1.0], [verdict.reason for verdict in verdicts]
 
 
@@ -214,7 +213,7 @@ def test_archives_that_are_missing_are_named(tmp_path, row):
     _, rejected = fill_index(tmp_path / "pool/index.parquet", tars=tmp_path)
     assert "docker create swebench/sweb.eval.x86_64.acme_1776_mathy-1:latest):/testbed - >" in rejected[0].reason
     for places in ({}, {"repos": tmp_path, "tars": tmp_path}):
-        with pytest.raises(PoolError, match="give one of --repos and --tars"):
+        with pytest.raises(PoolError, match="give one of --repos, --images and --tars"):
             fill_index(tmp_path / "pool/index.parquet", **places)
 
 

@@ -362,6 +362,21 @@ def test_a_repository_does_not_lie_in_a_part_of_the_system(name, tmp_path):
     assert refused == (name in ("usr", "etc"))
 
 
+def test_sympy_has_a_runner_and_bare_ids(tmp_path):
+    row = SWE_BENCH | {
+        "repo": "sympy/sympy",
+        "instance_id": "sympy__sympy-11618",
+        "test_patch": TEST_PATCH.replace("tests/test_m.py", "sympy/geometry/tests/test_point.py"),
+        "FAIL_TO_PASS": '["test_issue_11617"]',
+        "PASS_TO_PASS": '["test_point", "test_point3D"]',
+    }
+    facts, notes = grading_facts(draft("swe_bench", row, tmp_path))
+    assert notes == [] and (facts["report"], facts["log_parser"]) == ("log", "sympy")
+    assert facts["test_command"][:2] == ["python", "bin/test"]
+    assert facts["test_command"][-1] == "sympy/geometry/tests/test_point.py"
+    assert facts["fail_to_pass"] == ["test_issue_11617"] and len(facts["pass_to_pass"]) == 2
+
+
 def test_django_has_a_runner_and_ids_of_its_own(tmp_path):
     values = SWE_BENCH | {
         "repo": "django/django",

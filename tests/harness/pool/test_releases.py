@@ -1,11 +1,21 @@
 """Installed releases of the package under test are found by every name that it goes by."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from harness.pool.releases import distribution_names, later_release_problems
+from harness.pool.releases import LOOK, Installed, distribution_names, installed, later_release_problems
+
+
+def look(*folders: Path) -> list[Installed]:
+    """What a Python finds in `folders`."""
+    words = [sys.executable, "-I", "-c", LOOK, *map(str, folders)]
+    version, found = installed(subprocess.run(words, check=True, capture_output=True).stdout)
+    assert version == sys.version_info[:2]
+    return found
 
 
 @pytest.fixture
@@ -46,7 +56,7 @@ def test_a_release_beside_the_snapshot_is_a_problem(snapshot: Path, tmp_path: Pa
     site = tmp_path / "site-packages"
     (site / entry).parent.mkdir(parents=True)
     (site / entry).write_text("")
-    (problem,) = later_release_problems(snapshot, [tmp_path / "none", site])
+    (problem,) = later_release_problems(snapshot, look(tmp_path / "none", site))
     assert str(site / entry.split("/")[0]) in problem
 
 
@@ -57,4 +67,10 @@ def test_editable_installs_and_other_packages_are_none(snapshot: Path, tmp_path:
         (site / name / "__init__.py").write_text("")
     record = {"url": "file:///workspace", "dir_info": {"editable": True}}
     (site / "snake_lib-1.0.dist-info" / "direct_url.json").write_text(json.dumps(record))
-    assert later_release_problems(snapshot, [site]) == []
+    assert later_release_problems(snapshot, look(site)) == []
+
+
+def test_without_folders_the_pythons_own_packages_are_found() -> None:
+    assert {"pytest"} <= {entry.name for entry in look() if entry.package}
+    with pytest.raises(ValueError, match="no list"):
+        installed(b"7")

@@ -140,3 +140,15 @@ print(open("/tests/d/t.py").read(), open("/grader/o").read())
     result = await sandbox.exec(["python3", "-I", "-S", "-c", code], timeout=20)
     assert result.stdout == b"content y\n"
     assert (await sandbox.read_tree(lambda path, data: True)).seen == set()
+
+
+async def test_the_workspace_is_found_at_workdir_as_well(make: Make) -> None:
+    async with make(workdir="/testbed", project_python="/opt/env/bin/python") as sandbox:
+        await sandbox.write_file("a.txt", b"a")
+        await shell(sandbox, "test $PWD = /testbed; test a.txt -ef /workspace/a.txt; printf b > /testbed/b.txt")
+        first = await sandbox.exec(["sh", "-c", 'printf %s "${PATH%%:*}"'], timeout=30)
+        assert first.stdout == b"/opt/env/bin"
+        tree = await sandbox.read_tree(lambda path, data: True)
+        assert tree.files == {"a.txt": b"a", "b.txt": b"b"}
+        closed = await sandbox.exec(["sh", "-c", "echo x > /testbed/a.txt"], timeout=30, writable=False)
+        assert closed.exit_code != 0 and await sandbox.read_file("a.txt", 9) == b"a"

@@ -178,5 +178,7 @@ async def test_rewards_that_scripts_write(tmp_path: Path, commands: str, status:
 
 async def test_an_unknown_log_parser_is_refused(tmp_path: Path) -> None:
     task = make_task(tmp_path, LOG.replace('"unittest"', '"tap"', 1), {"tests/test_calc.py": UNITTEST})
-    with pytest.raises(GradingError, match=r"log_parser 'tap' is unknown; choose one of: django, pytest, unittest"):
+    with pytest.raises(
+        GradingError, match=r"log_parser 'tap' is unknown; choose one of: django, pytest, sympy, unittest"
+    ):
         await judge(task, HONEST)

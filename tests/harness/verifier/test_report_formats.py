@@ -5,7 +5,7 @@ import pytest
 from harness.sandbox import ExecResult
 from harness.verifier.command_report import ended_badly, judge_rows
 from harness.verifier.junit import JUnitError, parse_junit
-from harness.verifier.log_parsers import parse_django, parse_pytest, parse_unittest
+from harness.verifier.log_parsers import parse_django, parse_pytest, parse_sympy, parse_unittest
 from harness.verifier.verdict import Status
 
 
@@ -94,6 +94,34 @@ FAIL: test_b (pkg.test_x.TestX)
     assert rows["test_a (pkg.test_x.TestX)"] == "passed"
     assert rows["test_b (pkg.test_x.TestX)"] == "failed"
     assert rows["What it does."] == "passed"
+
+
+def test_sympys_lines() -> None:
+    log = """\
+============================= test process starts ==============================
+sympy/core/tests/test_kind.py[6]
+test_NumberKind ok
+test_Add_kind F
+test_mul_kind E
+test_Symbol_kind Slow w
+test_both ok
+test_twice ok                                                      [OK]
+
+sympy/core/tests/test_basic.py[2]
+test_twice F
+test_both ok                                                     [FAIL]
+
+________________________________________________________________________________
+____________ sympy/core/tests/test_kind.py:test_Add_kind ____________
+test_forged ok and more
+"""
+    assert parse_sympy(log, []) == [
+        ("test_NumberKind", "passed"),
+        ("test_Add_kind", "failed"),
+        ("test_mul_kind", "error"),
+        ("test_both", "passed"),
+        ("test_twice", "failed"),
+    ]
 
 
 def test_rows_to_judgements() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.pool.builder.store import Lines, PackageResult, Store
+from harness.pool.builder.store import PackageResult, Store
 from harness.pool.index import PoolError, read_index
 
 RESULT = PackageResult(
@@ -14,20 +14,6 @@ RESULT = PackageResult(
     candidates=9, reasons={"survived": 8}, quarantined=({"task": "mathy-b", "reason": "flaky"},),
     tests_quarantined={"t.py::test": "slow: 3 s"}, notes=("n",),
 )  # fmt: skip
-
-
-def test_a_line_that_was_cut_short_is_none_and_harms_no_other(tmp_path):
-    lines = Lines(tmp_path / "x.jsonl")
-    lines.put("a", 1)
-    lines.put("b", 2)
-    lines.close()
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(path.read_bytes()[:-3])
-    again = Lines(path)
-    assert again.values == {"a": 1}
-    again.put("b", 3)
-    again.close()
-    assert Lines(path).values == {"a": 1, "b": 3}
 
 
 def test_two_builds_on_one_folder_refuse(tmp_path):

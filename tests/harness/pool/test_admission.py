@@ -1,13 +1,10 @@
-"""Admission: bug 0 and solution 1, each time, or the quarantine with a reason."""
+"""Admission: nothing done 0 and the solution 1, each time, or the quarantine with a reason."""
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
 
-from harness.pool.builder import admit as module
-from harness.pool.builder.admit import admit
-from harness.sandbox import SandboxConfig
+from harness.pool.admission import admit
 from harness.verifier import Status, Verdict
 
 TASK = SimpleNamespace(
@@ -20,18 +17,17 @@ GOOD = Verdict(1.0, Status.PASSED, "", {"f": "passed", "p": "passed"}, seconds=2
 
 
 @pytest.fixture
-def admitted(monkeypatch):
-    async def run(bad, good, runs=3):
+def admitted():
+    async def run(bad, good, runs=3, may_break=False):
         left = {True: list(good), False: list(bad)[1:]}
         counts = {True: 0, False: 1}
 
-        async def grade(task, patch, sandbox, limit):
+        async def judge(task, patch):
             kind = bool(patch.files)
             counts[kind] += 1
             return left[kind].pop(0)
 
-        monkeypatch.setattr(module, "_grade", grade)
-        return await admit(TASK, bad[0], runs, SandboxConfig(), asyncio.Semaphore(1)), counts
+        return await admit(TASK, bad[0], runs, judge, may_break=may_break), counts
 
     return run
 
@@ -45,10 +41,10 @@ async def test_agreement_admits_and_counts_every_grading(admitted):
 @pytest.mark.parametrize(
     ("bad", "good", "reason"),
     [
-        ([BAD, BAD, GOOD], [GOOD] * 3, "the bug is passed in grading 3"),
+        ([BAD, BAD, GOOD], [GOOD] * 3, "nothing done is passed in grading 3"),
         ([BAD] * 3, [GOOD, BAD, GOOD], "the solution is failed in grading 2"),
         ([BAD] * 3, [BAD], "the solution is failed in grading 1"),
-        ([Verdict(0.0, Status.BROKEN, "no import")], [GOOD], "the bug is broken in grading 1: no import"),
+        ([Verdict(0.0, Status.BROKEN, "no import")], [GOOD], "nothing done is broken in grading 1: no import"),
         ([BAD, BAD, Verdict(0.0, Status.FAILED, "", {"f": "failed", "p": "failed"})], [GOOD] * 3, "flaky"),
     ],
 )
@@ -60,3 +56,15 @@ async def test_one_that_is_not_as_it_must_be_is_enough(admitted, bad, good, reas
 async def test_a_broken_machine_is_no_answer(admitted):
     answer, _ = await admitted([BAD], [Verdict(0.0, Status.INFRA_ERROR, "no sandbox")])
     assert not answer.admitted and not answer.final and "no sandbox" in answer.reason
+
+
+async def test_tests_that_cannot_be_collected_count_as_failed_where_they_may(admitted):
+    broken = Verdict(0.0, Status.BROKEN, "no import")
+    answer, counts = await admitted([broken] * 3, [GOOD] * 3, may_break=True)
+    assert answer.admitted and answer.failing == ("f", "p") and counts == {True: 3, False: 3}
+
+
+async def test_a_task_without_a_solution_is_not_admitted():
+    task = SimpleNamespace(solution_changes=lambda: None)
+    answer = await admit(task, BAD, 3, None)
+    assert not answer.admitted and answer.final and "solution/files" in answer.reason

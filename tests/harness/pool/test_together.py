@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from harness.pool.builder.together import together
+from harness.pool.together import together
 
 
 async def test_results_come_in_order():

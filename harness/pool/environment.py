@@ -1,0 +1,47 @@
+"""The sandbox that a task asks for: its own image in place of the configured one, and where things are in it."""
+
+from pathlib import PurePosixPath
+
+from harness.pool.task import Task, TaskError
+from harness.sandbox import WORKSPACE, SandboxConfig, SandboxUnavailable, with_image
+from harness.sandbox.base import check_mount
+
+
+class UnfitTask(TaskError):
+    """A task that cannot be run in the configured sandbox; the message names the mend."""
+
+
+def sandbox_for(task: Task, config: SandboxConfig) -> SandboxConfig:
+    """`config` as the agent's and the grader's sandboxes of `task` need it; unchanged if the task names no image.
+
+    Both start from the image. The workspace lies over the folder in which the image has its repository: what is
+    installed there in place finds the workspace's files, and the image's own, with their history, are out of sight.
+
+    Raises:
+        UnfitTask: the backend runs no images, or the image has something where it cannot be used.
+    """
+    wanted = task.environment
+    if wanted.image is None or not config.task_images:
+        return config
+    try:
+        config = with_image(config, wanted.image)
+        if wanted.workdir is not None:
+            check_workdir(wanted.workdir, wanted.python)
+    except (SandboxUnavailable, ValueError) as error:
+        raise UnfitTask(f"{task.path} needs image {wanted.image}: {error}") from error
+    return config.model_copy(update={"workdir": wanted.workdir, "project_python": wanted.python})
+
+
+def check_workdir(workdir: str, python: str | None) -> None:
+    """Refuse a repository's folder that the workspace cannot lie over.
+
+    Raises:
+        ValueError: it is a part of the system, or the interpreter is in it and would be hidden.
+    """
+    if workdir != WORKSPACE:
+        check_mount(workdir)
+    if python is not None and PurePosixPath(python).is_relative_to(workdir):
+        raise ValueError(
+            f"its interpreter {python} lies below the repository's folder {workdir}, which the workspace hides; build "
+            "an image that has it elsewhere, and name that in [environment] docker_image and [metadata] python"
+        )

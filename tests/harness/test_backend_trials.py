@@ -1,0 +1,157 @@
+"""Whole trials on the backends that other tests of trials leave out: what a run needs of them, and their faults."""
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.docker import docker_sandbox
+from support.kube import FakeCluster, fake_cluster
+from support.scripted import ScriptedPolicy
+from support.tasks import FIXED, write_task
+from support.tiny import tiny_tokenizer
+
+from harness.budgets import BudgetConfig
+from harness.checkup import check_backend
+from harness.grading import grade_with_retries
+from harness.pool.sample import sample_task
+from harness.pool.task import Task
+from harness.proxy.codec import ChatCodec
+from harness.proxy.server import ProxyServer
+from harness.sandbox import SANDBOXES, SandboxConfig
+from harness.sandbox.docker import DockerSandbox
+from harness.sandbox.docker_config import hosts_of
+from harness.sandbox.docker_engine import connect
+from harness.sandbox.guard import finish_stops
+from harness.scaffolds.base import SCAFFOLDS, Scaffold, ScaffoldConfig, ScaffoldResult
+from harness.scaffolds.client import ChatClient
+from harness.trial import TrialResult, TrialSpec, run_trial_with_retries
+from harness.verifier import Status, VerifierConfig
+from trainer.rollout import Outcome, Sampling
+
+BUDGETS = BudgetConfig(hang_sec=30, backoff_sec=0.01, max_backoff_sec=0.1)
+ANSWER = f"```python\n{FIXED}```\n"
+WORKING = ScaffoldConfig(name="working")
+
+
+class Working(Scaffold):
+    """Writes the policy's answer down, then runs a command over it."""
+
+    async def run(self, task: Task, sandbox: Any, session: Any) -> ScaffoldResult:
+        async with ChatClient(session) as policy:
+            answer = await policy.complete([{"role": "user", "content": "go on"}])
+        code = answer.text.split("```")[1].removeprefix("python\n")
+        await sandbox.exec(["sh", "-c", "cat > solution.py"], timeout=30, stdin=code.encode())
+        return self.result(Outcome.COMPLETED)
+
+
+@functools.cache
+def tokenizer() -> Any:
+    return tiny_tokenizer()
+
+
+@pytest.fixture(autouse=True)
+def working(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCAFFOLDS, "working", Working)
+
+
+async def trial_on(config: SandboxConfig, task_path: Path) -> TrialResult:
+    spec = TrialSpec("add-00000000", "g", "add", task_path, 1, Sampling(max_tokens=300))
+    async with ProxyServer(ScriptedPolicy(tokenizer(), (ANSWER,)), ChatCodec(tokenizer()), 2000) as proxy:
+        result = await run_trial_with_retries(spec, proxy, config, WORKING, BUDGETS)
+    await finish_stops()
+    return result
+
+
+async def assert_solved(result: TrialResult, config: SandboxConfig, task_path: Path, attempts: int = 1) -> None:
+    """The trial ended in its `attempts`-th attempt as it does without a fault, and earns its reward."""
+    assert (result.outcome, result.error) == (Outcome.COMPLETED, None)
+    assert result.spec.attempt == attempts and len(result.rollouts) == 1
+    assert result.patch is not None and result.patch.files == {"solution.py": FIXED.encode()}
+    verifier = VerifierConfig(guess_odds=1.0)
+    verdict = await grade_with_retries(Task.load(task_path), result.patch, config, verifier, BUDGETS)
+    assert (verdict.status, verdict.reward) == (Status.PASSED, 1.0), verdict.reason
+
+
+@pytest.mark.parametrize("backend", ["kubernetes", pytest.param("docker", marks=pytest.mark.docker)])
+async def test_the_doctor_finds_every_backend_sound(tmp_path: Path, backend: str) -> None:
+    task = await asyncio.to_thread(sample_task, tmp_path / "task")
+    if backend == "docker":
+        checkup = await check_backend(task, docker_sandbox())
+    else:
+        async with fake_cluster() as cluster:
+            checkup = await check_backend(task, cluster.config())
+    assert checkup.sound, checkup
+
+
+def pod_refused(cluster: FakeCluster) -> None:
+    cluster.fail("status", method="POST", part="/pods", status=422, message="no such field")
+
+
+def stream_broken(cluster: FakeCluster) -> None:
+    cluster.fail("drop", op="run")
+
+
+def api_shaken(cluster: FakeCluster) -> None:
+    for method in ("POST", "GET", "DELETE"):
+        cluster.fail("status", method=method, status=503, times=2, headers={"Retry-After": "0"})
+
+
+@pytest.mark.parametrize(("fault", "attempts"), [(api_shaken, 1), (pod_refused, 2), (stream_broken, 2)])
+async def test_a_cluster_that_fails_costs_an_attempt_and_no_reward(
+    tmp_path: Path, fault: Callable[[FakeCluster], None], attempts: int
+) -> None:
+    task_path = write_task(tmp_path / "add")
+    async with fake_cluster() as cluster:
+        fault(cluster)
+        result = await trial_on(cluster.config(), task_path)
+        await assert_solved(result, cluster.config(), task_path, attempts)
+        assert cluster.pods == {}
+
+
+class Killed(DockerSandbox):
+    """A sandbox of an engine from which somebody removes the keeper before the operation `at`, once for all."""
+
+    at = ""
+
+    async def _strike(self, operation: str) -> None:
+        if type(self).at == operation and self._keepers:
+            type(self).at = ""
+            keeper = self._keepers[0]
+            await asyncio.to_thread(keeper.engine.remove, keeper.name)
+
+    async def upload(self, *words: Any) -> None:
+        await self._strike("upload")
+        await super().upload(*words)
+
+    async def exec(self, *words: Any, **options: Any) -> Any:
+        await self._strike("exec")
+        return await super().exec(*words, **options)
+
+    async def read_tree(self, *words: Any) -> Any:
+        await self._strike("read_tree")
+        return await super().read_tree(*words)
+
+    async def mount_read_only(self, *words: Any) -> None:
+        await self._strike("mount_read_only")
+        await super().mount_read_only(*words)
+
+
+STAGES = ("upload", "exec", "read_tree", "mount_read_only")
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("stage", STAGES if os.environ.get("TESTGRAD_ALL_DOCKER") else STAGES[1:2])
+async def test_a_container_killed_at_any_stage_costs_an_attempt_and_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    task_path, config = write_task(tmp_path / "add"), docker_sandbox()
+    monkeypatch.setitem(SANDBOXES, "docker", Killed)
+    monkeypatch.setattr(Killed, "at", stage)
+    result = await trial_on(config, task_path)
+    await assert_solved(result, config, task_path, attempts=1 if stage == "mount_read_only" else 2)
+    assert Killed.at == "", "the fault was met"
+    assert connect(hosts_of(config.docker)[0]).labelled("testgrad.project") == ([], [])
