@@ -30,18 +30,18 @@ def draw_label(number: int) -> str:
 def draw_groups(
     run: RunRef,
     number: int,
-    taken: int,
+    finished: int,
     data: DataConfig,
     rollout: RolloutConfig,
     sampler: SamplerConfig,
     greedy: bool,
 ) -> None:
     """Write groups.parquet of draw `number`, from 1: the tasks of step `number` in mode sync, where the sampler asks
-    nothing of earlier steps; an adaptive one knows those that were `taken`."""
+    nothing of earlier steps; an adaptive one knows the `finished` ones."""
     path = groups_path(run.journal.stage_dir(draw_label(number)))
     if not path.is_file():
         pool = read_pool(data.train_index(run.root), data.difficulty)
-        state = state_before(run, taken + 1, sampler)
+        state = state_before(run, finished + 1, sampler)
         tasks = draw_tasks(pool, rollout.tasks_per_step, number, data.seed, sampler, state, rollout.attempts_per_task)
         write_table(path, groups_table(as_groups(tasks, draw_label(number), rollout.attempts_per_task, greedy)))
 

@@ -103,6 +103,11 @@ class RolloutLedger:
             self._submitted += 1
         self.check()
 
+    @property
+    def draws(self) -> int:
+        """How many draws were submitted, each of the groups of a step."""
+        return self._submitted // self.pace.groups_per_step
+
     def has_room(self) -> bool:
         """Whether another group may start."""
         started = self._submitted - self.count(GroupState.SUBMITTED)

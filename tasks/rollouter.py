@@ -21,7 +21,7 @@ from harness.scaffolds.base import ScaffoldConfig
 from harness.verifier import Status, VerifierConfig
 from tasks.config import DataConfig, RolloutConfig
 from tasks.draw import Group
-from tasks.draws import draw_groups, draw_label, draw_of, next_draw, oldest_version, trials_by_unit, units_of
+from tasks.draws import draw_groups, draw_label, draw_of, oldest_version, trials_by_unit, units_of
 from tasks.fan_out import FanOut, fan_out
 from tasks.groups import task_group
 from tasks.infra_limit import InfraLimit
@@ -79,8 +79,8 @@ async def rollouter(
         while await rollouts.room():
             group = rollouts.ledger.startable()
             if group is None:
-                number, taken = next_draw(run.journal), len(rollouts.ledger.taken)
-                await asyncio.to_thread(draw_groups, run, number, taken, data, rollout, sampler, greedy)
+                number, finished = rollouts.ledger.draws + 1, rollouts.ledger.version
+                await asyncio.to_thread(draw_groups, run, number, finished, data, rollout, sampler, greedy)
                 rollouts.ledger.submit(runner.know(draw_label(number)))
                 continue
             slot = ExitStack()
