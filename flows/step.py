@@ -55,7 +55,7 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     metrics |= await score_batch(run, label, step, columns, config.rollout.temperature)
     metrics |= await compute_advantages(run, label, step, config.algorithm, config.stale_tokens)
     emit(Event("stage", label, "update"))
-    update = await update_policy(run, label, step, config.rollout.temperature)
+    update = await update_policy(run, label, step, config.rollout.temperature, config.samples_ahead)
 
     emit(Event("stage", label, "sync"))
     sync = await sync_weights(run, label, step, config.serving)
@@ -73,8 +73,9 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     }
     metrics |= throughput(metrics, config.learner.ranks)
     fidelity = await check_fidelity(
-        run, label, step, metrics, config.rollout.temperature, config.fidelity, config.learner, config.serving, model
-    )
+        run, label, step, metrics, config.rollout.temperature, config.fidelity, config.learner, config.serving, model,
+        config.samples_ahead,
+    )  # fmt: skip
     metrics |= fidelity["metrics"]
     warnings = [
         *warnings_for(metrics, config.algorithm.rollout_correction),
