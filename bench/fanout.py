@@ -120,7 +120,7 @@ async def _round(flow: Any, run: Any, config: Any, label: str, size: int) -> flo
 async def _bare(run: Any, label: str, size: int) -> float:
     """Seconds of the same trials, run and journaled by nothing but asyncio."""
     from harness.trial import TrialSpec, new_session_id
-    from tasks import run_trials as module
+    from tasks import fan_out as module
     from tasks.draw import groups_path, read_groups
     from tasks.trial_files import store_trial
     from trainer.rollout import Sampling
@@ -159,7 +159,7 @@ def _instant_trials() -> Iterator[None]:
     from bench.tiny import tiny_tokenizer
     from harness.proxy.codec import ChatCodec
     from harness.proxy.tool_calls import ToolReader
-    from tasks import run_trials as module
+    from tasks import fan_out as module
     from tasks.served_policy import Served
 
     tokenizer = tiny_tokenizer()

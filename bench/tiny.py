@@ -48,16 +48,19 @@ def tiny_tokenizer(template: str | None = CHATML, merges: list[tuple[str, str]] 
     return tokenizer
 
 
-def tiny_model(path: Path, tied: bool = True, seed: int = 0) -> Path:
-    """Save a random Qwen3 model of about 0.1 M parameters and its tokenizer into the folder `path`; returns `path`."""
+def tiny_model(path: Path, tied: bool = True, seed: int = 0, hidden: int = 64, layers: int = 2) -> Path:
+    """Save a random Qwen3 model and its tokenizer into the folder `path`; returns `path`.
+
+    It has about 0.1 M parameters, and 3 M with `hidden` 256 and 6 layers.
+    """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
         vocab_size=320,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,

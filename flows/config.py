@@ -19,10 +19,12 @@ from harness.scaffolds.base import SCAFFOLDS, ScaffoldConfig
 from harness.verifier import VerifierConfig
 from tasks.config import DataConfig, EvaluationConfig, FilterConfig, RolloutConfig
 from tasks.reward import RewardConfig
+from tasks.rollout_ledger import Mode
 from tasks.thin_trials import Keep
 from tasks.tracing import TracingConfig
 from trainer.algorithms.check import Finding, StepFacts, check
 from trainer.algorithms.config import AlgorithmConfig
+from trainer.algorithms.staleness import StalenessConfig
 from trainer.fidelity.config import FidelityConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.retention import Retention
@@ -102,6 +104,12 @@ class RunConfig(BaseModel):
     plugins: list[Annotated[str, Field(pattern=MODULE)]] = Field(
         [], description="Modules to import first, which add to the registries"
     )
+    mode: Mode = Field(
+        "sync",
+        description="sync: a step's trials on the newest weights; one_step_off: those of the next step run while this "
+        "one updates; async: groups are kept in flight, and a step takes the first that are complete",
+    )
+    staleness: StalenessConfig = Field(StalenessConfig(), description="How old tokens may be that are trained on")
     model: ModelConfig = Field(ModelConfig(), description="The policy")
     data: DataConfig = Field(DataConfig(), description="The pools")
     pool: SamplerConfig = Field(SamplerConfig(), description="How tasks are drawn")
@@ -188,11 +196,47 @@ class RunConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _can_sample_ahead(self) -> Self:
+        if not self.samples_ahead:
+            return self
+        if self.serving.colocated:
+            raise ValueError(
+                f"mode is {self.mode}, where the engine samples while the learner updates, but serving.colocated makes "
+                "them take turns on the same GPUs; set mode: sync, or serving.colocated: false"
+            )
+        if self.filter.refill_rounds:
+            raise ValueError(
+                f"filter.refill_rounds is {self.filter.refill_rounds}, but with mode {self.mode} a step draws nothing "
+                "itself; set it to 0, and raise rollout.tasks_per_step to have more groups with a signal"
+            )
+        if self.algorithm.rollout_correction.mode == "off":
+            raise ValueError(
+                f"mode is {self.mode}, where tokens are sampled from older weights, but "
+                "algorithm.rollout_correction.mode is off; set it to decoupled or bypass"
+            )
+        if self.mode == "one_step_off" and not self.staleness.max_staleness:
+            raise ValueError(
+                "mode is one_step_off, where tokens are a weight version old, but staleness.max_staleness is 0; set it "
+                "to 1, or mode: sync"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _means_what_it_says(self) -> Self:
         errors = [finding.message for finding in self._findings() if finding.level == "error"]
         if errors:
             raise ValueError("algorithm: " + "; ".join(errors))
         return self
+
+    @property
+    def samples_ahead(self) -> bool:
+        """Whether trials run beside the steps, so that their tokens may be of older weights."""
+        return self.mode != "sync"
+
+    @property
+    def stale_tokens(self) -> StalenessConfig | None:
+        """What holds for tokens of older weights; None if there can be none."""
+        return self.staleness if self.samples_ahead else None
 
     @property
     def warnings(self) -> list[str]:

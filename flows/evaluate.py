@@ -45,7 +45,8 @@ async def evaluate(
     await both(
         run_trials(
             run, label, step, model, config.serving, sampling, config.sandbox, for_evaluation(config.scaffold),
-            config.budgets, config.rollout.concurrency, config.rollout.infra_attempts, endpoint=endpoint,
+            config.budgets, config.evaluation.concurrency or config.rollout.concurrency, config.rollout.infra_attempts,
+            endpoint=endpoint,
         ),
         verify_trials(
             run, label, config.sandbox, config.verifier, config.budgets, config.rollout.infra_attempts

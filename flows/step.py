@@ -1,4 +1,7 @@
-"""One RL step: sample tasks, run trials, grade, advantages, update, sync."""
+"""One RL step: sample tasks, run trials, grade, advantages, update, sync.
+
+In the modes that sample ahead, a step takes graded groups that the rollouter has ready; all after that is the same.
+"""
 
 import asyncio
 import time
@@ -16,16 +19,19 @@ from tasks.infra_limit import make_lost_again
 from tasks.journal import step_label
 from tasks.progress import Event, emit
 from tasks.record_step import record_step
+from tasks.rollouts import rollouts_of
 from tasks.run import RunRef
 from tasks.run_trials import run_trials
 from tasks.sample_pool import refill_pool, sample_pool
 from tasks.score_batch import score_batch
 from tasks.sync_weights import sync_weights
+from tasks.take_groups import take_groups
 from tasks.turns import turn_of_learner, turn_of_replicas
 from tasks.update_policy import update_policy
 from tasks.verify_trials import verify_trials
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
 from trainer.algorithms.rollout_correction.advice import warnings_for
+from trainer.algorithms.staleness import age_warnings
 from trainer.fidelity.gate import FidelityError
 from trainer.metrics import throughput
 
@@ -47,14 +53,16 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     columns = sorted({*config.algorithm.score_columns, *columns_for_evidence(run, step, config.fidelity)})
     metrics |= await turn_of_learner(run, config.serving)
     metrics |= await score_batch(run, label, step, columns, config.rollout.temperature)
-    metrics |= await compute_advantages(run, label, step, config.algorithm)
+    metrics |= await compute_advantages(run, label, step, config.algorithm, config.stale_tokens)
     emit(Event("stage", label, "update"))
-    update = await update_policy(run, label, step, config.rollout.temperature)
+    update = await update_policy(run, label, step, config.rollout.temperature, config.samples_ahead)
 
     emit(Event("stage", label, "sync"))
     sync = await sync_weights(run, label, step, config.serving)
+    if config.samples_ahead:
+        await rollouts_of(run).synced(step)
 
-    metrics |= update["metrics"] | sync.get("metrics", {})
+    metrics |= trials.get("metrics", {}) | update["metrics"] | sync.get("metrics", {})
     metrics |= {
         "timing_s/gen": trials["seconds"],
         "timing_s/collect": collected - started,
@@ -65,10 +73,15 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
     }
     metrics |= throughput(metrics, config.learner.ranks)
     fidelity = await check_fidelity(
-        run, label, step, metrics, config.rollout.temperature, config.fidelity, config.learner, config.serving, model
-    )
+        run, label, step, metrics, config.rollout.temperature, config.fidelity, config.learner, config.serving, model,
+        config.samples_ahead,
+    )  # fmt: skip
     metrics |= fidelity["metrics"]
-    warnings = [*warnings_for(metrics, config.algorithm.rollout_correction), *fidelity["warnings"]]
+    warnings = [
+        *warnings_for(metrics, config.algorithm.rollout_correction),
+        *age_warnings(metrics, config.staleness),
+        *fidelity["warnings"],
+    ]
     record = await record_step(run, label, step, metrics, warnings, config.tracing)
     if fidelity["stop"] is not None:
         raise FidelityError(fidelity["stop"])
@@ -80,8 +93,12 @@ async def collect_trials(
 ) -> dict[str, Any]:
     """Trials of the step's tasks, and of fresh ones while too few groups carry a signal and refills are left.
 
-    Groups that are accepted stay, whatever comes after. Returns the seconds in which trials ran.
+    Groups that are accepted stay, whatever comes after. Returns the seconds in which trials ran, or were waited for
+    where they are sampled ahead, and metrics.
     """
+    if config.samples_ahead:
+        emit(Event("stage", label, "trials"))
+        return dict(await take_groups(run, label, step, config.rollout.step_timeout))
     await turn_of_replicas(run, config.serving)
     await sample_pool(run, label, step, config.data, config.rollout, greedy, config.pool)
     emit(Event("stage", label, "trials"))

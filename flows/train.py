@@ -18,6 +18,7 @@ from flows.open_run import open_run
 from flows.preflight.run import preflight
 from flows.preflight.run import summary as preflight_summary
 from flows.report.publish import publish_report
+from flows.rolling_out import rolling_out
 from flows.step import rl_step
 from flows.subflows import for_label
 from tasks.journal import eval_label, step_label
@@ -79,8 +80,9 @@ async def _train(run: RunRef, config: RunConfig) -> dict[str, Any]:
                 start_engines(run, model, config.serving, learner, config.algorithm, config.plugins),
                 start_tracking(run, config.model_dump(mode="json")),
             )
-            async with saving() as current:
-                summary = await _steps(run, config, model, current, until)
+            done = await recover(run, config.rollout.temperature, config.serving, config.pool)
+            async with rolling_out(run, config, model, done), saving() as current:
+                summary = await _steps(run, config, model, current, until, done)
             status = "FINISHED"
         except Exception:
             status = "FAILED"
@@ -107,14 +109,14 @@ def _summary(run: RunRef, steps: int, evaluations: dict[int, dict[str, Any]]) ->
     return {"run": run.name, "steps": steps, "evaluations": {str(step): record for step, record in evaluations.items()}}
 
 
-async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving, until: float) -> dict[str, Any]:
-    """The steps that are left. One that ends after `until`, a time of the monotonic clock, is the last for now."""
+async def _steps(
+    run: RunRef, config: RunConfig, model: Path, saving: Saving, until: float, done: int
+) -> dict[str, Any]:
+    """The steps after `done`. One that ends after `until`, a time of the monotonic clock, is the last for now."""
     schedule = config.schedule
-    done = await recover(run, config.rollout.temperature, config.serving, config.pool)
     evaluations: dict[int, dict[str, Any]] = {}
     if schedule.eval_before and (done == 0 or run.journal.stage(eval_label(0), "record.json")):
-        await turn_of_replicas(run, config.serving)
-        evaluations[0] = await for_label(evaluate, eval_label(0))(run, 0, model, trained=run)
+        evaluations |= await _scored(run, config, 0, model)
     for step in range(1, schedule.total_steps + 1):
         saving.check()
         if run.journal.stage(step_label(step), "record.json") is None:
@@ -137,8 +139,7 @@ async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving, un
                 await saving.end()
         due = schedule.test_freq and step % schedule.test_freq == 0
         if step >= done and (due or (last and schedule.eval_after)):
-            await turn_of_replicas(run, config.serving)
-            evaluations[step] = await for_label(evaluate, eval_label(step))(run, step, model, trained=run)
+            evaluations |= await _scored(run, config, step, model)
         if over:
             text = (
                 f"schedule.max_hours ({schedule.max_hours:g}) are over: stopped after step {step}; the same names go on"
@@ -146,3 +147,21 @@ async def _steps(run: RunRef, config: RunConfig, model: Path, saving: Saving, un
             emit(Event("note", "", text))
             return _summary(run, step, evaluations) | {"stopped": text}
     return _summary(run, schedule.total_steps, evaluations)
+
+
+async def _scored(run: RunRef, config: RunConfig, step: int, model: Path) -> dict[int, dict[str, Any]]:
+    """The evaluation after `step`, by its number; none if it takes too long, which must not hold up the run.
+
+    Trials of training that are in flight go on beside it: it has slots of its own, and the weights stay what they are
+    until it has ended.
+    """
+    await turn_of_replicas(run, config.serving)
+    try:
+        async with asyncio.timeout(config.evaluation.timeout) as limit:
+            return {step: await for_label(evaluate, eval_label(step))(run, step, model, trained=run)}
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    given = f"evaluation.timeout of {config.evaluation.timeout:g} s"
+    emit(Event("note", "", f"the evaluation after step {step} was given up after {given}; trials that ended are kept"))
+    return {}

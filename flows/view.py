@@ -32,6 +32,7 @@ class RunView:
             TimeElapsedColumn(),
         )
         self._bars: dict[str, Any] = {}
+        self._ahead: Any = None
         self._label = ""
 
     @contextmanager
@@ -68,6 +69,8 @@ class RunView:
             self._show_bar(event.label, event.text)
         elif event.kind == "trials":
             self._advance(event.label, event.done, event.total)
+        elif event.kind == "rollouts":
+            self._show_ahead(event)
         elif event.kind == "step":
             self._steps.append((event.done, event.data))
             self._hide_bar()
@@ -86,6 +89,13 @@ class RunView:
     def _advance(self, label: str, done: int, total: int) -> None:
         if label in self._bars:
             self._bar.update(self._bars[label], completed=done, total=total, extra="trials")
+
+    def _show_ahead(self, event: Event) -> None:
+        """The rollouter's own bar stays, whatever steps do: groups that are complete, of all that the run takes."""
+        if self._ahead is None:
+            self._ahead = self._bar.add_task("rollouter", total=event.total, extra="")
+        extra = f"groups, {event.data['running']} running"
+        self._bar.update(self._ahead, completed=event.done, total=event.total, extra=extra)
 
     def _hide_bar(self) -> None:
         for bar in self._bars.values():

@@ -35,8 +35,11 @@ async def check_fidelity(
     learner: LearnerConfig,
     serving: ServingConfig,
     model: Path,
+    sampled_ahead: bool = False,
 ) -> dict[str, Any]:
     """Judge the step by its metrics; for one that misses a limit, look for the cause and write fidelity.json.
+
+    Of trials that were `sampled_ahead`, tokens of older weights are no evidence: they are meant to differ.
 
     Returns `metrics` and `warnings` for the step's record, and `stop`: the error that ends the run once the step is
     recorded, or None.
@@ -51,6 +54,8 @@ async def check_fidelity(
     tokens = ComparedTokens.read(
         pq.read_table(folder / "batch.parquet", columns=COLUMNS), pq.read_table(scores) if scores.is_file() else None
     )
+    if sampled_ahead:
+        tokens = tokens.of_version(step - 1)
     suspected = suspicions(tokens, _circumstances(run, step, temperature, learner, serving, model))
     write_json(folder / "fidelity.json", {"missed": missed, "steps": count, "causes": [asdict(s) for s in suspected]})
     stops = fidelity.patience is not None and count >= fidelity.patience

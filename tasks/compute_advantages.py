@@ -21,15 +21,21 @@ from trainer.algorithms.config import AlgorithmConfig
 from trainer.algorithms.kl import next_coef
 from trainer.algorithms.kl_config import KLConfig
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, KL_ESTIMATORS
-from trainer.batch import BATCH_SCHEMA, sampled_lengths, sum_by_trial, trials_of, with_advantages
+from trainer.algorithms.staleness import StalenessConfig, age_metrics, age_weights, ages
+from trainer.batch import BATCH_SCHEMA, sampled, sampled_lengths, sum_by_trial, trials_of, with_advantages
 from trainer.metrics import distribution
 
 DONE = "advantages.json"
 
 
 @task(**staged("compute_advantages", timeout=3600))
-async def compute_advantages(run: RunRef, label: str, step: int, algorithm: AlgorithmConfig) -> dict[str, float]:
-    """Add the columns that the learner trains on to batch.parquet. Returns metrics of the batch."""
+async def compute_advantages(
+    run: RunRef, label: str, step: int, algorithm: AlgorithmConfig, staleness: StalenessConfig | None = None
+) -> dict[str, float]:
+    """Add the columns that the learner trains on to batch.parquet. Returns metrics of the batch.
+
+    With `staleness`, for trials that were sampled ahead, tokens beyond its bound weigh less.
+    """
     folder = run.journal.stage_dir(label)
     known = run.journal.stage(label, DONE)
     if known is not None and "advantages" in pq.read_schema(folder / "batch.parquet").names:
@@ -42,7 +48,11 @@ async def compute_advantages(run: RunRef, label: str, step: int, algorithm: Algo
     result = ADVANTAGE_ESTIMATORS[algorithm.adv_estimator].function(inputs, algorithm)
     learned = {"returns": result.returns} | {name: scores.get(name) for name in ("values", "ref_logprobs")}
     columns = {name: column.numpy() for name, column in learned.items() if column is not None}
-    write_table(folder / "batch.parquet", with_advantages(batch, result.advantages.numpy(), **columns))
+    advantages, age = result.advantages.numpy(), {}
+    if staleness is not None:
+        behind = ages(sampled(batch, "weight_versions"), step - 1)
+        advantages, age = advantages * age_weights(behind, staleness), age_metrics(behind, staleness)
+    write_table(folder / "batch.parquet", with_advantages(batch, advantages, **columns))
     metrics = batch_metrics(
         _column(trials, "score"),
         inputs.group_index,
@@ -55,10 +65,14 @@ async def compute_advantages(run: RunRef, label: str, step: int, algorithm: Algo
         values=inputs.values,
     )
     lengths = pc.list_value_length(batch.column("token_ids")).to_pylist()
-    metrics |= distribution("global_seqlen", lengths) | {
-        "perf/total_num_tokens": float(sum(lengths)),
-        "batch/segments": float(batch.num_rows),
-    }
+    metrics |= (
+        age
+        | distribution("global_seqlen", lengths)
+        | {
+            "perf/total_num_tokens": float(sum(lengths)),
+            "batch/segments": float(batch.num_rows),
+        }
+    )
     kl_state: dict[str, Any] = {}
     if divergence is not None:
         kl_state = {"coef": coef, "measured": float(divergence.mean()), "rollouts": trials.num_rows}

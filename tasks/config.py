@@ -120,3 +120,9 @@ class EvaluationConfig(BaseModel):
     max_tasks: int | None = Field(
         None, ge=1, description="Score on this many tasks only, spread over the index; all if unset"
     )
+    concurrency: int | None = Field(
+        None, ge=1, description="Trials at once, beside those of training; rollout.concurrency if unset"
+    )
+    timeout: float | None = Field(
+        None, gt=0, description="Seconds after which a run gives an evaluation up and goes on; no limit if unset"
+    )

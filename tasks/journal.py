@@ -4,6 +4,7 @@
     steps/step_000012/              groups.parquet groups_refill_1.parquet rewards.json batch.parquet scores.parquet
                                     advantages.json update.json sync.json fidelity.json trials.parquet record.json
                                     first_step.json (the first step only)
+    draws/draw_000012/              groups.parquet; sampled ahead, and taken as a step's taken.json says
     evals/step_000010/              groups.parquet snapshots.json trials.parquet record.json
     trials/step_000012/<session>/   trial.json rollout.parquet trajectory.json patch.json patch.diff verdict.json
     checkpoints/global_step_10/     learner shards, a marker written last
@@ -40,9 +41,12 @@ class Journal:
         self.root = root
 
     def stage_dir(self, label: str) -> Path:
-        """Where the stages of a step (`step_000012`) or an evaluation (`eval_step_000012`) leave their files."""
+        """Where the stages of a step (`step_000012`), a draw ahead (`draw_000012`) or an evaluation
+        (`eval_step_000012`) leave their files."""
         if label.startswith("eval_"):
             return self.root / "evals" / label.removeprefix("eval_")
+        if label.startswith("draw_"):
+            return self.root / "draws" / label
         return self.root / "steps" / label
 
     def trials_dir(self, label: str) -> Path:

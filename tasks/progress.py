@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """Something a person may want to see: `kind` is `stage`, `trials`, `step`, `eval` or `note`."""
+    """Something a person may want to see: `kind` is `stage`, `trials`, `rollouts`, `step`, `eval` or `note`."""
 
     kind: str
     label: str

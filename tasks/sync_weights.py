@@ -54,6 +54,8 @@ async def bring_to_version(run: RunRef, version: int, serving: ServingConfig) ->
         metrics = await replicas_turn(learner, replicas, sync if due else None)
     elif due:
         await sync()
+        frozen = float(await replicas.frozen())
+        metrics = {"sync/frozen_requests": frozen, "sync/kv_kept": float(serving.kv_after_sync == "keep")}
     await replicas.require_version(version)
     seconds = time.monotonic() - started
     return {"version": version, "fingerprint": fingerprint, "seconds": seconds, "metrics": metrics}

@@ -14,6 +14,7 @@ from harness.pool.task import Task
 from harness.sandbox import SandboxConfig
 from harness.sandbox.owner import owned_by
 from harness.verifier import Status, VerifierConfig
+from harness.verifier.verdict import Verdict
 from tasks.draw import read_draws
 from tasks.groups import task_group
 from tasks.infra_limit import InfraLimit
@@ -61,15 +62,9 @@ async def verify_trials(
         nonlocal busy
         if trial.outcome is Outcome.INFRA_ERROR:
             return
-        verdict = trial.verdict
-        if verdict is None:
-            started = time.monotonic()
-            verdict = await grade_with_retries(
-                Task.load(tasks[trial.group_id]), trial.patch(), sandbox, verifier, budgets,
-                attempts=infra_attempts, trial=trial.session_id,
-            )  # fmt: skip
-            busy += time.monotonic() - started
-            await asyncio.to_thread(store_verdict, trial.folder, verdict)
+        started = time.monotonic()
+        verdict = await graded(trial, tasks[trial.group_id], sandbox, verifier, budgets, infra_attempts)
+        busy += time.monotonic() - started
         statuses[str(verdict.status)] += 1
         if verdict.status is Status.INFRA_ERROR:
             lost.lose(verdict.reason)
@@ -90,3 +85,21 @@ async def verify_trials(
                         gradings.create_task(one(trial))
                 await asyncio.sleep(POLL_SECONDS)
     return {"verdicts": dict(statuses), "busy_seconds": busy}
+
+
+async def graded(
+    trial: StoredTrial,
+    task_path: Path,
+    sandbox: SandboxConfig,
+    verifier: VerifierConfig,
+    budgets: BudgetConfig,
+    attempts: int,
+) -> Verdict:
+    """The verdict on a trial that left a patch: the journaled one, or a new one, which is journaled."""
+    if trial.verdict is not None:
+        return trial.verdict
+    verdict = await grade_with_retries(
+        Task.load(task_path), trial.patch(), sandbox, verifier, budgets, attempts=attempts, trial=trial.session_id
+    )
+    await asyncio.to_thread(store_verdict, trial.folder, verdict)
+    return verdict

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from flows.configuration.dotenv_file import Given
 from flows.configuration.dotenv_values import Reader, Untranslatable, from_folder, integer, number, one_of, switch, text
+from tasks.rollout_ledger import Mode
 
 Settings = dict[str, tuple[Any, int]]
 
@@ -43,18 +44,32 @@ class Compound:
 
     def _profiles(self) -> Settings:
         settings: Settings = {}
-        mode = self._read("TRAINING_MODE", text)
-        if mode not in (None, "sync"):
-            raise Untranslatable(
-                f"TRAINING_MODE: {mode!r} cannot be had: training is synchronous, each step's trials on the newest "
-                "weights; set it to sync"
-            )
+        mode = self._read("TRAINING_MODE", one_of(**{mode: mode for mode in get_args(Mode)}))
         if mode is not None:
             settings["profiles.mode"] = (mode, self._line("TRAINING_MODE"))
+        settings |= self._staleness(mode in (None, "sync"))
         engine = self._read("MODEL_ENGINE", one_of(fsdp="gpu", veomni="gpu", gpu="gpu", cpu="cpu"))
         if engine is not None:
             settings["profiles.engine"] = (engine, self._line("MODEL_ENGINE"))
         return settings
+
+    def _staleness(self, sync: bool) -> Settings:
+        bound, partial = self._read("STALENESS", number), self._read("PARTIAL_ROLLOUT", switch)
+        if sync and (bound or partial):
+            raise Untranslatable(
+                f"{'STALENESS' if bound else 'PARTIAL_ROLLOUT'}: with TRAINING_MODE=sync every token is of the newest "
+                "weights; set TRAINING_MODE to async or one_step_off, or leave it out"
+            )
+        if not sync and partial is False:
+            raise Untranslatable(
+                "PARTIAL_ROLLOUT: 'False' cannot be had: a sync freezes generations, and they go on under the new "
+                "weights; leave it out"
+            )
+        if bound is None or sync:
+            return {}
+        if bound < 0 or bound != int(bound):
+            raise Untranslatable(f"STALENESS: {bound:g} is no number of weight versions; give a whole one")
+        return {"staleness.max_staleness": (int(bound), self._line("STALENESS"))}
 
     def _topology(self) -> Settings:
         train, rollout = self._read("N_NODES_TRAIN", integer), self._read("N_NODES_ROLLOUT", integer)

@@ -120,10 +120,8 @@ FIXED: dict[str, tuple[tuple[str, ...], str]] = {
     "HARBOR_K8S_EGRESS_ISOLATION": (("1", "true", "yes"), "no trial has a network, ever"),
     "HARBOR_BLOCK_GIT_HISTORY_LEAK": (("1", "true", "yes"), "snapshots come without their history, always"),
     "HARBOR_RECOMPUTE_MISMATCH_LOGPROBS": (("0", "false", "no"), "sampled ids are kept and never encoded again"),
-    "PARTIAL_ROLLOUT": (("false", "0", "no"), "training is synchronous: no generation outlives its weights"),
-    "STALENESS": (("0", "0.0"), "training is synchronous: every token is of the newest weights"),
-    "REQUIRE_BATCHES": (("1",), "training is synchronous: a step is one batch"),
-    "TRIGGER_PARAMETER_SYNC_STEP": (("1",), "training is synchronous: weights are synced after each step"),
+    "REQUIRE_BATCHES": (("1",), "a step is one batch"),
+    "TRIGGER_PARAMETER_SYNC_STEP": (("1",), "weights are synced after each step"),
     "ALLOW_SINGLE_NODE_ASYNC_SPLIT": (("0", "false", "no"), "GPUs are split by learner.ranks and serving.replicas"),
 }
 """Names whose other values would change what is learned, and cannot be had."""
@@ -169,7 +167,17 @@ WITHOUT_EFFECT = {
 """Names without a counterpart, since none is needed."""
 
 COMPOUND = (
-    *("TRAINING_MODE", "MODEL_ENGINE", "NNODES", "N_NODES_TRAIN", "N_NODES_ROLLOUT", "NGPUS_PER_NODE", "SP_SIZE"),
+    *(
+        "TRAINING_MODE",
+        "STALENESS",
+        "PARTIAL_ROLLOUT",
+        "MODEL_ENGINE",
+        "NNODES",
+        "N_NODES_TRAIN",
+        "N_NODES_ROLLOUT",
+        "NGPUS_PER_NODE",
+        "SP_SIZE",
+    ),
     *("MAX_PROMPT", "MAX_RESP", "TRAIN_BSZ", "TRAIN_MINI_BSZ", "TOTAL_EPOCHS", "TRAINER_TEST_FREQ"),
     *("VAL_TEMPERATURE", "VAL_DO_SAMPLE", "USE_KL_LOSS", "USE_KL_IN_REWARD", "KL_LOSS_COEF", "KL_LOSS_TYPE"),
     *("KL_COEF", "ROLLOUT_IS", "ROLLOUT_CORRECTION_BYPASS", "TRAJ_FILTER_ENABLE", "TRAJ_FILTER_FILTER_OVERLONG"),

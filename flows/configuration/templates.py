@@ -40,7 +40,7 @@ _ENV = (
     ("EXP_NAME", CHANGEME, "names the run; the same name goes on where it stopped, so no time stamp"),
     ("BACKEND", "{backend}", "docker, k8s or bubblewrap"),
     ("SCAFFOLD", "{scaffold}", "the agent"),
-    ("TRAINING_MODE", "{mode}", "sync"),
+    ("TRAINING_MODE", "{mode}", "sync, one_step_off or async"),
     ("MODEL_ENGINE", "{engine}", "gpu or cpu"),
     ("N_NODES_TRAIN", CHANGEME, "nodes of the learner; leave the nodes out with MODEL_ENGINE=cpu"),
     ("N_NODES_ROLLOUT", CHANGEME, "nodes of the engine"),

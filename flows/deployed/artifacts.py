@@ -86,7 +86,7 @@ class _Artifacts:
             work = self._steps()
         elif event.kind == "eval":
             work = self._scores(event)
-        elif event.kind in ("trials", "collect") and event.total:
+        elif event.kind in ("trials", "collect", "rollouts") and event.total:
             percent = 100.0 * event.done / event.total
             if percent == 100.0 or percent - self._shown.get(event.label, -100.0) >= _LEAST_ADVANCE:
                 self._shown[event.label] = self._newest[event.label] = percent
@@ -116,7 +116,8 @@ class _Artifacts:
             await aupdate_progress_artifact(self._bars[event.label], percent)
             return
         key = f"{self._key}-{event.label}".replace("_", "-")
-        text = f"trials of {event.label.replace('_', ' ')}"
+        what = "groups" if event.kind == "rollouts" else "trials"
+        text = f"{what} of {event.label.replace('_', ' ')}"
         self._bars[event.label] = await acreate_progress_artifact(percent, key, text)
 
     async def _steps(self) -> None:

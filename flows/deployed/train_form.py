@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from flows.config import NAME, ConfigError, RunConfig, load_config, parse_config
 from harness.sandbox import SANDBOXES
 from harness.scaffolds.base import SCAFFOLDS
+from tasks.rollout_ledger import Mode
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES, load_builtin
 
 RUN_CONFIGS = Path(__file__).parent.parent.parent / "deployments" / "runs"
@@ -26,6 +27,7 @@ ON_TOP = {
     "train_index": "data.train",
     "heldout_index": "data.heldout",
     "difficulty": "data.difficulty",
+    "mode": "mode",
     "total_steps": "schedule.total_steps",
     "tasks_per_step": "rollout.tasks_per_step",
     "attempts_per_task": "rollout.attempts_per_task",
@@ -125,6 +127,7 @@ class TrainForm(BaseModel):
     train_index: str = _field("train_index", "Tasks to train on")
     heldout_index: str = _field("heldout_index", "Tasks to score on")
     difficulty: list[str] = _field("difficulty", "Difficulty")
+    mode: Mode = Field(_quickstart.mode, title="Mode", description=RunConfig.model_fields["mode"].description)
     total_steps: int = _field("total_steps", "Steps")
     tasks_per_step: int = _field("tasks_per_step", "Tasks a step")
     attempts_per_task: int = _field("attempts_per_task", "Attempts at each task")

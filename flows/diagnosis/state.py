@@ -12,6 +12,7 @@ import psutil
 
 from flows.diagnosis.facts import RunFacts, times_of
 from flows.diagnosis.process import holders
+from tasks.draws import draw_label, next_draw
 from tasks.journal import eval_label, step_label
 
 _ETA_STEPS = 10
@@ -140,6 +141,10 @@ def current_stage(facts: RunFacts) -> Stage | None:
         return Stage(step_label(total), "checkpoint")
     label = step_label(newest + 1)
     began = _time(facts.journal.stage_dir(label) / "groups.parquet")
+    if began is None and (draw := next_draw(facts.journal) - 1):
+        # the step waits for groups that are sampled ahead; the newest draw shows whether they get on
+        ahead = draw_label(draw)
+        return _trials(facts, ahead, _time(facts.journal.stage_dir(ahead) / "groups.parquet"))
     if began is None:
         return Stage(label, "not begun") if total is not None else None
     if not facts.has(label, "batch.parquet"):
@@ -163,7 +168,7 @@ def _scoring(facts: RunFacts) -> Stage | None:
     return _trials(facts, label, began)
 
 
-def _trials(facts: RunFacts, label: str, began: float) -> Stage:
+def _trials(facts: RunFacts, label: str, began: float | None) -> Stage:
     folders = facts.journal.trials(label)
     graded = sum((folder / "verdict.json").is_file() for folder in folders)
     return Stage(label, "trials", len(folders), graded, facts.planned(label), began)
@@ -209,4 +214,6 @@ def _time(path: Path) -> float | None:
 
 def _said(label: str) -> str:
     step = int(label[-6:])
+    if label.startswith("draw_"):
+        return f"draw {step}"
     return f"evaluation after step {step}" if label.startswith("eval_") else f"step {step}"

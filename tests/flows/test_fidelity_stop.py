@@ -36,7 +36,7 @@ def steps(tmp_path, monkeypatch):
     async def trials(*_):
         return {"seconds": 1.0}
 
-    def update(label, step, temperature):
+    def update(label, step, temperature, sampled_ahead):
         return {"metrics": {PEARSON: PEARSONS[step], MEAN_DIFF: 0.1}, "seconds": 1.0}
 
     monkeypatch.setattr(flow, "read_run_config", lambda run: config)

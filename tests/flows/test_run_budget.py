@@ -25,9 +25,6 @@ def steps(tmp_path, monkeypatch):
         write_json(run.journal.stage_dir(step_label(step)) / "update.json", {})
         done.append(step)
 
-    async def recover(run, *args):
-        return max(run.journal.finished_steps("update.json"), default=0)
-
     class Save:
         def with_options(self, **options):
             return lambda run, label, step, *args: step
@@ -46,7 +43,7 @@ def steps(tmp_path, monkeypatch):
     async def pass_by(*args, **options):
         return {}
 
-    for name, value in {"rl_step": rl_step, "recover": recover, "save_checkpoint": Save()}.items():
+    for name, value in {"rl_step": rl_step, "save_checkpoint": Save()}.items():
         monkeypatch.setattr(flow, name, value)
     for name in ("turn_of_learner", "turn_of_replicas", "judge_first_step", "evaluate"):
         monkeypatch.setattr(flow, name, pass_by)
@@ -59,8 +56,9 @@ def steps(tmp_path, monkeypatch):
         config = RunConfig.model_validate({"experiment": "e", "schedule": schedule | {"max_hours": hours}})
         until = math.inf if hours is None else clock[0] + 3600 * hours
         notes = []
+        recovered = max(run.journal.finished_steps("update.json"), default=0)
         with watching(lambda event: notes.append(event.text)):
-            summary = asyncio.run(flow._steps(run, config, tmp_path, Saving(), until))
+            summary = asyncio.run(flow._steps(run, config, tmp_path, Saving(), until, recovered))
         return summary, list(done), list(saved), notes
 
     return steps
@@ -91,3 +89,23 @@ def test_what_stops_a_run_is_not_what_its_results_depend_on():
     changed = {"experiment": "e", "rollout": other, "schedule": {"max_hours": 1, "keep_trials": "failures"}}
     assert RunConfig.model_validate(changed).identity() == plain.identity()
     assert RunConfig.model_validate({"experiment": "e", "rollout": {"concurrency": 3}}).identity() != plain.identity()
+
+
+@pytest.mark.parametrize(("timeout", "scored"), [(0.01, {}), (None, {6: "a score"})])
+async def test_an_evaluation_that_takes_too_long_is_given_up_and_told(tmp_path, monkeypatch, timeout, scored):
+    ended = asyncio.Event()
+
+    async def evaluate(run, step, model, trained):
+        try:
+            await asyncio.sleep(0 if timeout is None else 60)
+        finally:
+            ended.set()
+        return "a score"
+
+    monkeypatch.setattr(flow, "evaluate", evaluate)
+    config = RunConfig.model_validate({"experiment": "e", "evaluation": {"timeout": timeout}})
+    notes = []
+    with watching(lambda event: notes.append(event.text)):
+        assert await flow._scored(make_run(tmp_path), config, 6, tmp_path) == scored
+    assert ended.is_set(), "its trials would go on"
+    assert any("step 6 was given up" in note for note in notes) == (timeout is not None)

@@ -42,6 +42,21 @@ def test_defaults_need_only_a_name():
         ({"rollout": {"tasks_per_step": 0}}, ["rollout.tasks_per_step", "greater than or equal to 1", "0"]),
         ({"rollout": {"attempts_per_task": 1}}, ["rollout.attempts_per_task", "greater than or equal to 2", "1"]),
         ({"rollout": None}, ["rollout", "None"]),
+        ({"mode": "offline"}, ["mode", "'sync', 'one_step_off' or 'async'", "'offline'"]),
+        (
+            {"mode": "async", "serving": {"colocated": True}, "learner": {"gpus_per_rank": 1}},
+            ["mode is async", "serving.colocated: false"],
+        ),
+        (
+            {"mode": "async", "filter": {"refill_rounds": 1, "drop_uniform_groups": True}},
+            ["filter.refill_rounds is 1", "set it to 0"],
+        ),
+        (
+            {"mode": "one_step_off", "algorithm": {"rollout_correction": {"mode": "off"}}},
+            ["rollout_correction.mode is off", "decoupled or bypass"],
+        ),
+        ({"mode": "one_step_off", "staleness": {"max_staleness": 0}}, ["max_staleness is 0", "set it to 1"]),
+        ({"staleness": {"too_old_weight": 0.5}}, ["too_old_weight is 0.5", "set too_old: down_weight"]),
         ({"experiment": "../escape"}, ["experiment", "../escape"]),
         ({"experiment": None}, ["experiment", "None"]),
         ({"learner": {"dtype": "float16"}}, ["learner.dtype", "'bfloat16' or 'float32'", "'float16'"]),

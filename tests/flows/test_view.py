@@ -126,6 +126,18 @@ def test_a_terminal_shows_the_table_and_the_present_trials():
     assert "0.9991" in text(console) and eval_summary(EVALUATION) in text(console)
 
 
+def test_the_rollouter_has_a_bar_of_its_own_that_outlives_steps():
+    view = RunView(terminal(live=True))
+    with view.live():
+        emit(Event("rollouts", "rollouter", done=2, total=8, data={"running": 4}))
+        emit(Event("stage", "step_000001", "trials"))
+        emit(Event("step", "step_000001", done=1, data=METRICS))
+        emit(Event("rollouts", "rollouter", done=3, total=8, data={"running": 1}))
+        (bar,) = view._bar.tasks
+        assert (bar.description, bar.completed, bar.total) == ("rollouter", 3, 8)
+        assert bar.fields["extra"] == "groups, 1 running"
+
+
 def test_a_plot_is_a_picture(tmp_path):
     steps = [(1, METRICS), (2, {})]
     for evaluations in ({}, {0: 0.25, 2: 0.5}):

@@ -20,7 +20,7 @@ from harness.pool.index import TaskPointer
 from harness.reaper import reap
 from harness.sandbox.base import SandboxConfig, SandboxUnavailable, require_isolation
 from harness.scaffolds.base import ScaffoldConfig
-from tasks import run_trials as module
+from tasks import fan_out as module
 from tasks.draw import as_groups, groups_path, groups_table
 from tasks.journal import write_table
 from tasks.run_trials import run_trials

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 import ray
 import torch
+from support.in_flight import copy_of, differences, sampled_across_syncs
 from support.rollouts import write_batch
 from transformers import AutoModelForCausalLM
 
@@ -38,7 +39,8 @@ def model_folder(request: pytest.FixtureRequest, models: dict[str, Path]) -> Pat
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(cluster: None, model_folder: Path) -> AsyncIterator[ReplicaPool]:
-    config = ServingConfig(dtype="float32", window=512)
+    # so long do requests wait for a sync whose sender may have died
+    config = ServingConfig(dtype="float32", window=512, sync_timeout=5)
     pool = await ReplicaPool.start(f"sync/{model_folder.name}", model_folder, config)
     yield pool
     await pool.shutdown()
@@ -248,15 +250,29 @@ async def test_a_skipped_sync_is_caught_by_version(pool: ReplicaPool, policy: to
         await pool.require_version(18)
 
 
-async def test_a_generation_goes_on_across_a_sync_and_says_which_weights_made_which_token(
+async def test_each_token_is_of_the_weights_it_names_however_often_a_sync_froze_its_generation(
     pool: ReplicaPool, policy: torch.nn.Module
 ) -> None:
-    await sync(pool, tensors(policy), 20)
-    running = asyncio.create_task(pool.generate(PROMPT, Sampling(max_tokens=400, min_tokens=400), "long"))
-    await asyncio.sleep(0.1)
-    await sync(pool, tensors(policy), 21)
-    versions = (await running).weight_versions
-    assert sorted(set(versions)) == [20, 21] and list(versions) == sorted(versions)
+    """Twenty syncs while four conversations are sampled, two of which begin alike: no KV of other weights is used."""
+    weights, differ, seen = {}, [], []
+
+    async def change() -> None:
+        version = 20 + len(weights)
+        perturb(policy)
+        await sync(pool, tensors(policy), version)
+        weights[version] = copy_of(policy)
+
+    await change()
+    prompts = [PROMPT, [*PROMPT[:64], *range(40, 80)], PROMPT[:50], list(range(60, 90))]
+    finished = await sampled_across_syncs(pool, prompts, 300, change, 20)
+    newest = copy_of(policy)
+    for prompt, answer in finished:
+        assert list(answer.weight_versions) == sorted(answer.weight_versions)
+        differ.append(differences(policy, weights, prompt, answer).max().item())
+        seen.append(set(answer.weight_versions))
+    policy.load_state_dict(newest)
+    assert len(set.union(*seen)) == 21 and max(map(len, seen)) > 2, "generations went on across syncs"
+    assert max(differ) < 1e-4
 
 
 async def test_stop_strings_end_an_answer_with_the_tokens_that_complete_them(pool: ReplicaPool) -> None:

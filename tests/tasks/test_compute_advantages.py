@@ -10,6 +10,7 @@ from tasks.compute_advantages import DONE, compute_advantages
 from tasks.journal import write_json, write_table
 from trainer.algorithms.advantages.grpo import EPSILON
 from trainer.algorithms.config import AlgorithmConfig
+from trainer.algorithms.staleness import StalenessConfig
 from trainer.batch import BatchRow, make_batch, read_train_batch, sampled
 
 LABEL = "step_000002"
@@ -54,6 +55,19 @@ async def test_the_baseline_is_that_of_the_group(run):
         assert [x for x, m in zip(row["advantages"], row["loss_mask"], strict=True) if m] == [want] * 3
         assert all(np.isnan(x) for x, m in zip(row["advantages"], row["loss_mask"], strict=True) if not m)
     assert {x for s in ("c-0", "d-1") for x in rows[s]["advantages"] if not np.isnan(x)} == {0.0}
+
+
+async def test_tokens_beyond_the_bound_weigh_less_and_are_counted(run):
+    write_batch(run)
+    await compute(run)
+    plain, versions = sampled(trained(run), "advantages"), sampled(trained(run), "weight_versions")
+    assert set(versions) == {versions[0]} and plain.any()
+    (run.journal.stage_dir(LABEL) / DONE).unlink()
+    config = StalenessConfig(max_staleness=0, too_old="down_weight", too_old_weight=0.5)
+    step = int(versions[0]) + 3  # updates version `step - 1`: two versions on
+    metrics = await compute_advantages.fn(run, LABEL, step, AlgorithmConfig(), config)
+    assert sampled(trained(run), "advantages") == pytest.approx(plain / 4)
+    assert metrics["staleness/age_share/2"] == 1.0 and metrics["staleness/down_weighted"] == 1.0
 
 
 async def test_metrics_of_the_batch(run):

@@ -10,7 +10,7 @@ from support.journals import make_result, make_run, make_verdict, write_trial
 from harness.budgets import BudgetConfig
 from harness.pool.index import TaskPointer
 from harness.verifier.verdict import Status
-from tasks import run_trials as module
+from tasks import fan_out as module
 from tasks import verify_trials as grading
 from tasks.draw import as_groups, groups_path, groups_table
 from tasks.groups import StepOverdue

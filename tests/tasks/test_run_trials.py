@@ -14,11 +14,12 @@ from harness.budgets import BudgetConfig
 from harness.pool.index import TaskPointer
 from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
-from tasks import run_trials as module
+from tasks import fan_out as module
 from tasks import served_policy
 from tasks.draw import as_groups, groups_path, groups_table
+from tasks.fan_out import greedily
 from tasks.journal import write_table
-from tasks.run_trials import greedily, missing_trials, run_trials
+from tasks.run_trials import missing_trials, run_trials
 from tasks.trial_files import load_trial
 from trainer.rollout import Outcome, Sampling
 from trainer.serving.config import ServingConfig

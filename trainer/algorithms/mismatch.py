@@ -9,6 +9,8 @@ debug metrics), with these readings:
   mean, standard deviation and effective sample size are over tokens.
 * A rule's mean and std are over tokens, its other numbers over rollouts.
 * Rollouts without sampled tokens are in no number. What exp is applied to is clamped to +-20.
+* training/rollout_* tell whether engine and trainer agree on the same weights: where rollouts have some of older ones,
+  these tokens are left out. All other numbers are over all tokens.
 """
 
 import math
@@ -17,14 +19,14 @@ from typing import SupportsFloat
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from trainer.algorithms.rollout_correction.config import RejectionRule, RolloutCorrectionConfig
 from trainer.algorithms.rollout_correction.correct import SAFETY_BOUND, Correction, on_host
 from trainer.algorithms.rollout_correction.segments import BLOCK, Block, Segments
 
-_TOKEN_SUMS = ("n", "p", "q", "pp", "qq", "pq", "abs_diff", "diff_sq", "k3", "chi2")
+_TOKEN_SUMS = ("n", "fresh", "p", "q", "pp", "qq", "pq", "abs_diff", "diff_sq", "k3", "chi2")
 _ROLLOUT_SUMS = ("s", "kl", "log_ppl", "ppl", "q_log_ppl", "q_ppl", "gap", "abs_gap", "ppl_ratio", "chi2_seq")
 _WEIGHT_SUMS = ("w", "ww", "high", "low", "dropped", "seq", "seq_sq", "seq_high", "seq_low")
 _RULE_SUMS = ("weighted", "clamped", "clamped_sq", "seq", "high", "low", "masked")
@@ -61,8 +63,12 @@ class MismatchSums:
         sample_index: Int[torch.Tensor, " N"],
         sample_count: int,
         correction: Correction,
+        fresh: Bool[torch.Tensor, " N"] | None = None,
     ) -> None:
         """Count a row of N tokens of whole rollouts, and the `correction` that was made of them under the same config.
+
+        Args:
+            fresh: Which tokens were sampled from the weights that are trained; all if None.
 
         Raises:
             SegmentError: rollouts are interleaved.
@@ -73,7 +79,8 @@ class MismatchSums:
         segments = Segments.of_index(sample_index, sample_count)
         row = _Row(self.config, segments, correction)
         for block in segments.blocks():
-            row.tokens(block, trainer[block.tokens], rollout[block.tokens])
+            newest = None if fresh is None else fresh[block.tokens].cpu()
+            row.tokens(block, trainer[block.tokens], rollout[block.tokens], newest)
         row.rollouts()
         names, extremes = _layout(self.config)
         self.sums += torch.tensor([row.sums[name] for name in names], dtype=torch.float64)
@@ -108,7 +115,13 @@ class _Row:
         self.buffers = torch.empty((3, min(BLOCK, int(segments.bounds[-1]))), dtype=torch.float64)
         self.token_weights = correction.weights.cpu() if config.weighted and config.weights == "token" else None
 
-    def tokens(self, block: Block, trainer: Float[torch.Tensor, " B"], rollout: Float[torch.Tensor, " B"]) -> None:
+    def tokens(
+        self,
+        block: Block,
+        trainer: Float[torch.Tensor, " B"],
+        rollout: Float[torch.Tensor, " B"],
+        fresh: Bool[torch.Tensor, " B"] | None,
+    ) -> None:
         """Count a block's tokens, and add to what is known of its rollouts."""
         size = len(trainer)
         p, q, log_ratio = (buffer[:size] for buffer in self.buffers)
@@ -119,10 +132,13 @@ class _Row:
         # squares of float32 are exact in float64, so that the correlation may be taken from sums
         p.copy_(trainer.exp())
         q.copy_(rollout.exp())
-        self._add(n=size, p=p.sum(), q=q.sum(), pp=p.dot(p), qq=q.dot(q), pq=p.dot(q))
+        if fresh is not None:
+            p, q = p[fresh], q[fresh]
+        self._add(n=size, fresh=len(p), p=p.sum(), q=q.sum(), pp=p.dot(p), qq=q.dot(q), pq=p.dot(q))
         difference = p.sub_(q).abs_()
         self._add(abs_diff=difference.sum(), diff_sq=difference.dot(difference))
-        self._raise("diff", difference.amax())
+        if len(difference):
+            self._raise("diff", difference.amax())
 
         total_log_ratio = float(log_ratio.clamp_(-SAFETY_BOUND, SAFETY_BOUND).sum())
         ratio = log_ratio.exp_()
@@ -251,7 +267,10 @@ def _layout(config: RolloutCorrectionConfig) -> tuple[list[str], list[str]]:
 
 
 def _training_metrics(s: dict[str, float], m: dict[str, float]) -> dict[str, float]:
-    n, mean_diff = s["n"], s["abs_diff"] / s["n"]
+    n = s["fresh"]
+    if not n:
+        return {}
+    mean_diff = s["abs_diff"] / n
     covariance = s["pq"] - s["p"] * s["q"] / n
     variances = [s["pp"] - s["p"] ** 2 / n, s["qq"] - s["q"] ** 2 / n]
     constant = variances[0] <= _ROUNDING * s["pp"] or variances[1] <= _ROUNDING * s["qq"]

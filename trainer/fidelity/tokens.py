@@ -52,6 +52,11 @@ class ComparedTokens:
             np.repeat(_has_routing(batch), lengths),
         )  # fmt: skip
 
+    def of_version(self, version: int) -> Self:
+        """Those that were sampled from this weight version."""
+        chosen = self.versions == version
+        return type(self)(**{name: column[chosen] for name, column in vars(self).items()})
+
     @property
     def difference(self) -> Float[np.ndarray, " N"]:
         return self.trainer - self.engine

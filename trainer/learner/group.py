@@ -94,10 +94,15 @@ class LearnerGroup:
         return cls(run_name, actors)
 
     async def update(
-        self, step: int, batch: Path, temperature: float, lr_total_steps: int | None = None
+        self,
+        step: int,
+        batch: Path,
+        temperature: float,
+        lr_total_steps: int | None = None,
+        fresh: int | None = None,
     ) -> UpdateRecord:
         """Apply update `step`; see `LearnerRank.update`."""
-        records: list[UpdateRecord] = await self._all("update", step, str(batch), temperature, lr_total_steps)
+        records: list[UpdateRecord] = await self._all("update", step, str(batch), temperature, lr_total_steps, fresh)
         if len({(record.fingerprint, record.adapters) for record in records}) != 1:
             raise LearnerError(
                 f"after update {step} the ranks disagree on the weights: {[r.fingerprint[:12] for r in records]}"

@@ -131,10 +131,18 @@ class LearnerRank:
         self._critic = critic
         self._critic_update = CriticUpdate(critic, self.rank, self.config, self.algorithm)
 
-    def update(self, step: int, batch_path: str, temperature: float, lr_total_steps: int | None = None) -> UpdateRecord:
+    def update(
+        self,
+        step: int,
+        batch_path: str,
+        temperature: float,
+        lr_total_steps: int | None = None,
+        fresh: int | None = None,
+    ) -> UpdateRecord:
         """Apply update `step` from a batch. A repeated call for the last step returns its record.
 
         An update that was made before takes the `lr_total_steps` of its record: the run may have become longer since.
+        For `fresh`, see `Totals`.
 
         Raises:
             LearnerError: the step does not follow the last one, or gradients were not finite too often.
@@ -153,7 +161,7 @@ class LearnerRank:
             require_records(samples)
             replay.forget()
         parts = mini_batches(samples, self.config.mini_batch_size)
-        totals = Totals(self.algorithm.rollout_correction, counts=self.config.counts(self.rank))
+        totals = Totals(self.algorithm.rollout_correction, counts=self.config.counts(self.rank), fresh=fresh)
         metrics: dict[str, float] = {}
         # from here on weights change: an update that fails must not be applied once more on top
         self.updates, self._record = _HALFWAY, None

@@ -12,7 +12,7 @@ from trainer.batch import sampled
 from trainer.learner.moe.records import read_record
 
 _COLUMNS = {"logprobs": "rollout_logprobs"} | {
-    name: name for name in ("advantages", "returns", "values", "old_logprobs", "ref_logprobs")
+    name: name for name in ("weight_versions", "advantages", "returns", "values", "old_logprobs", "ref_logprobs")
 }
 """Columns of a batch with an entry a token, and what they are called here."""
 

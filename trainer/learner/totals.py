@@ -13,11 +13,12 @@ class Totals:
     """Sums of one update.
 
     `per_token` are means over the trained tokens that were computed, `shares` add up to a loss of the mini-batches.
-    Of ranks that compute the same rows, one `counts` them.
+    Of ranks that compute the same rows, one `counts` them. With `fresh`, whether engine and trainer agree is measured
+    on the tokens of this weight version only.
     """
 
-    def __init__(self, correction: RolloutCorrectionConfig, counts: bool = True) -> None:
-        self.counts = counts
+    def __init__(self, correction: RolloutCorrectionConfig, counts: bool = True, fresh: int | None = None) -> None:
+        self.counts, self.fresh = counts, fresh
         self.mismatch = MismatchSums.zero(correction)
         self.tokens = 0
         self.per_token: dict[str, float] = {}
@@ -45,7 +46,8 @@ class Totals:
         """Count how the log-probs of trainer and engine differ."""
         if not self.counts:
             return
-        self.mismatch.add(trainer, rollout, row.sample_index, len(row.samples), correction)
+        fresh = None if self.fresh is None else row.columns["weight_versions"] == self.fresh
+        self.mismatch.add(trainer, rollout, row.sample_index, len(row.samples), correction, fresh)
 
     def step(self, engine: Any, name: str, applied: bool) -> None:
         """Count an optimizer step, or one that was dropped, whose norm says nothing."""

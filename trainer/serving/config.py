@@ -34,6 +34,11 @@ class ServingConfig(BaseModel):
     )
     bucket_mib: int = Field(64, ge=1, description="Weights that are on their way at once in a sync, in MiB")
     sync_timeout: float = Field(600.0, gt=0, description="Seconds after which a sync that has not ended fails")
+    kv_after_sync: Literal["recompute", "keep"] = Field(
+        "recompute",
+        description="What becomes of the KV cache of requests that a sync freezes: recompute it with the new weights, "
+        "or keep it, which is faster, and makes log-probs of their next tokens those of no one version",
+    )
     colocated: bool = Field(
         False, description="Replicas share the learner's GPUs and take turns with it: one sleeps while the other works"
     )

@@ -5,7 +5,10 @@ weights, is synced, and once the learner has left the GPU wakes its KV cache and
 own only serves and is synced.
 """
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trainer.serving.errors import PhaseError
@@ -29,6 +32,16 @@ class ReplicaPhase:
     requests: int = 0
     mixed: bool = False
     """Whether some of the whole weights are of a sync that was not verified."""
+    failed: bool = False
+    """Whether the sync that is under way has failed, so that only another one leads on."""
+    _settled: asyncio.Event = field(default_factory=asyncio.Event, compare=False, repr=False)
+
+    async def settled(self, patience: float) -> None:
+        """Wait while a sync is under way that may yet succeed, but no longer than `patience` seconds."""
+        if not self.syncing or self.failed:
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._settled.wait(), patience)
 
     def require_serving(self) -> None:
         """Raises PhaseError unless requests can be answered."""
@@ -71,8 +84,19 @@ class ReplicaPhase:
         if self.mixed and not whole:
             raise PhaseError("asked to sync adapters, but a sync of whole weights did not complete; repeat that first")
         self.mixed = whole
-        unfinished, self.syncing, self.version = self.syncing, True, None
+        unfinished, self.syncing, self.version, self.failed = self.syncing, True, None, False
+        self._settled.clear()
         return unfinished
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """A part of a sync: if it raises, those who wait for the sync need wait no longer."""
+        try:
+            yield
+        except BaseException:
+            self.failed = True
+            self._settled.set()
+            raise
 
     def require_syncing(self) -> None:
         """Raises PhaseError unless weights are expected."""
@@ -83,3 +107,4 @@ class ReplicaPhase:
         """The weights are verified to be those of `version`."""
         self.require_syncing()
         self.syncing, self.mixed, self.version = False, False, version
+        self._settled.set()

@@ -126,6 +126,10 @@ class ReplicaPool:
             raise ReplicaError(f"replicas serve weight versions {versions}: a sync failed")
         await asyncio.wait_for(asyncio.gather(*(actor.probe.remote() for actor in self.actors)), PROBE_SECONDS)
 
+    async def frozen(self) -> int:
+        """Requests that the last sync froze, which then went on."""
+        return sum(await asyncio.gather(*(actor.frozen.remote() for actor in self.actors)))
+
     async def memories(self) -> list[Memory]:
         """What of each replica is on its device."""
         return [Memory(value) for value in await asyncio.gather(*(actor.memory.remote() for actor in self.actors))]

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from trainer.rollout import Generation, Sampling
 from trainer.serving.adapters import NUMBER, room_for, write_adapters
@@ -17,6 +18,9 @@ from trainer.serving.phases import Memory, ReplicaPhase
 from trainer.serving.routing import read_routing
 from trainer.serving.transports import TRANSPORTS
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 __all__ = ["INITIAL_VERSION", "Replica", "ReplicaError"]
 
 INITIAL_VERSION = 0
@@ -24,11 +28,25 @@ SLEEP_LEVEL = 1
 """Weights wait in host memory, and come back as they were: what wakes up is a version, never an empty shell."""
 
 
+def _part_of_a_sync(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """If it raises, requests that wait for the end of the sync need wait no longer."""
+
+    @wraps(method)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        replica = args[0]
+        assert isinstance(replica, Replica)
+        with replica._phase.failing():
+            return await method(*args, **kwargs)
+
+    return run
+
+
 class Replica:
     """A vLLM engine and the version of the weights that it holds.
 
     While a sync is under way, and after one that failed, no request is served: an engine with mixed weights would
-    sample tokens that no policy version explains.
+    sample tokens that no policy version explains. Requests that run when a sync begins are frozen between two tokens,
+    and go on under the new weights; those that come meanwhile wait for its end.
     """
 
     def __init__(self, log_file: str | None) -> None:
@@ -36,6 +54,9 @@ class Replica:
         self._log_file = log_file
         self._captures = False
         self._adapters: Any = None
+        self._keeps_kv = False
+        self._patience = 0.0
+        self._frozen = 0
 
     async def boot(self, model_path: str, config: ServingConfig, extension: str, transport: str) -> None:
         """Start the engine on the weights at `model_path`, as version 0; syncs will come by `transport`."""
@@ -72,7 +93,8 @@ class Replica:
             worker_extension_cls=extension,
             disable_log_stats=self._log_file is None,
         )
-        self._captures = config.capture_routing
+        self._captures, self._patience = config.capture_routing, config.sync_timeout
+        self._keeps_kv = config.kv_after_sync == "keep"
         self._engine = AsyncLLM.from_engine_args(args)
         await self._engine.update_weight_version(str(INITIAL_VERSION))
         if transport == "shared_memory":
@@ -89,6 +111,7 @@ class Replica:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        await self._phase.settled(self._patience)
         self._phase.require_serving()
         params = SamplingParams(
             temperature=sampling.temperature,
@@ -136,6 +159,7 @@ class Replica:
         await self._engine.shutdown_weight_transfer_engine()
         await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=info))
 
+    @_part_of_a_sync
     async def start_sync(self) -> None:
         """Freeze running requests, which go on under the new weights, and take no new ones into the engine.
 
@@ -144,9 +168,10 @@ class Replica:
         """
         if self._phase.start_sync():
             await self._engine.collective_rpc("abandon_update")
-        await self._engine.pause_generation(mode="keep")
+        await self._freeze()
         await self._engine.start_weight_update()
 
+    @_part_of_a_sync
     async def receive_bucket(self, bucket: dict[str, Any]) -> None:
         """Load one portion of the weights, or all of them: what the transport hands over at a time."""
         self._phase.require_syncing()
@@ -154,6 +179,7 @@ class Replica:
 
         await self._engine.update_weights(WeightTransferUpdateRequest(update_info=bucket))
 
+    @_part_of_a_sync
     async def finish_sync(self, version: int, sent: Manifest) -> str:
         """Verify that what was loaded is what was `sent`, and serve it as `version`. Returns its fingerprint.
 
@@ -170,6 +196,7 @@ class Replica:
         await self._serve(version)
         return str(fingerprints.pop())
 
+    @_part_of_a_sync
     async def load_adapters(self, version: int, data: bytes, scaling: float) -> str:
         """A sync of adapters alone, all at once: verify and serve them as `version`. Returns their fingerprint.
 
@@ -179,7 +206,7 @@ class Replica:
         from vllm.lora.request import LoRARequest
 
         self._phase.start_sync(whole=False)
-        await self._engine.pause_generation(mode="keep")
+        await self._freeze()
         with tempfile.TemporaryDirectory(prefix="testgrad-adapters-") as scratch:
             folder = Path(scratch) / "adapters"
             write_adapters(folder, data, scaling)
@@ -191,6 +218,10 @@ class Replica:
             raise ReplicaError(f"workers of one replica hold different adapters: {fingerprints}")
         await self._serve(version)
         return str(fingerprints.pop())
+
+    async def frozen(self) -> int:
+        """How many requests the last sync froze."""
+        return self._frozen
 
     async def sleep(self) -> int:
         """Leave the device to the learner. Returns the bytes of it that are still in use, by whomever.
@@ -248,10 +279,16 @@ class Replica:
             self._stats.cancel()
         self._engine.shutdown()
 
+    async def _freeze(self) -> None:
+        """Stop between two tokens. Requests stay; those whose KV is not kept compute it again when they go on."""
+        self._frozen = self._phase.requests
+        await self._engine.pause_generation(mode="keep", clear_cache=not self._keeps_kv)
+
     async def _serve(self, version: int) -> None:
         """End a sync that was verified."""
         await self._engine.update_weight_version(str(version))
-        await self._engine.reset_prefix_cache()
+        if not self._keeps_kv:
+            await self._engine.reset_prefix_cache()
         if self._phase.memory is Memory.AWAKE:
             await self._engine.resume_generation()
         self._phase.finish_sync(version)
@@ -261,7 +298,10 @@ class Replica:
         final = None
         self._phase.requests += 1
         try:
-            prompt = {"prompt_token_ids": list(token_ids)}
+            prompt: dict[str, Any] = {"prompt_token_ids": list(token_ids)}
+            if self._keeps_kv:
+                # of what older weights computed, only the requests that were frozen go on with their own
+                prompt["cache_salt"] = f"version-{self._phase.version}"
             adapters = {} if self._adapters is None else {"lora_request": self._adapters}
             async for output in self._engine.generate(prompt, params, request_id=request_id, **adapters):
                 final = output

@@ -54,6 +54,30 @@ def metrics(config, *rows):
     return sums.metrics()
 
 
+@pytest.mark.parametrize("chosen", [[True, False, True, True, False, True, True, False], [False] * 8])
+def test_agreement_is_measured_on_tokens_of_the_present_weights_and_all_else_on_all(chosen):
+    old = torch.linspace(-2.0, -0.1, 8, dtype=torch.float64)
+    rollout, fresh = old.flip(0), torch.tensor(chosen)
+    rollout[fresh] = old[fresh] + 1e-9
+    owners, config = torch.zeros(8, dtype=torch.long), RolloutCorrectionConfig()
+    correction = correct(old, rollout, owners, 1, config)
+    sums, everything = MismatchSums.zero(config), MismatchSums.zero(config)
+    sums.add(old, rollout, owners, 1, correction, fresh)
+    everything.add(old, rollout, owners, 1, correction)
+    found, of_all = sums.metrics(), everything.metrics()
+    agreement = {name for name in of_all if name.startswith("training/rollout_")}
+    assert {name: found[name] for name in of_all.keys() - agreement} == {
+        name: of_all[name] for name in of_all.keys() - agreement
+    }
+    if not any(chosen):
+        assert not agreement & found.keys()
+        return
+    assert (
+        found["training/rollout_actor_probs_pearson_corr"] > 0.9999 and found["training/rollout_probs_diff_max"] < 1e-8
+    )
+    assert of_all["training/rollout_actor_probs_pearson_corr"] < 0.9
+
+
 def bound(raw, config):
     low, high = config.low or 0.0, config.high
     return min(max(raw, low), high) if config.outside == "truncate" else raw * (low <= raw <= high)

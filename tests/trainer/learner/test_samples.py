@@ -20,11 +20,13 @@ def test_columns_are_cut_by_rollout():
     first, second = read_samples(batch(returns=ADVANTAGES + 1))
     assert first.columns["advantages"].tolist() == [1.0, 2.0] and first.trained_tokens == 2
     assert second.columns["returns"].tolist() == [1.0, 1.0, 4.0] and second.has_signal
-    assert set(first.columns) == {"rollout_logprobs", "advantages", "returns"}, "what is not computed is not there"
+    known = {"rollout_logprobs", "weight_versions"}
+    assert set(first.columns) == known | {"advantages", "returns"}, "what is not computed is not there"
 
 
 def test_a_batch_without_advantages_can_be_scored():
-    assert [set(sample.columns) for sample in read_samples(batch_of(ROLLOUTS))] == [{"rollout_logprobs"}] * 2
+    known = {"rollout_logprobs", "weight_versions"}
+    assert [set(sample.columns) for sample in read_samples(batch_of(ROLLOUTS))] == [known] * 2
 
 
 @pytest.mark.parametrize("column", ["logprobs", "advantages"])

@@ -45,7 +45,7 @@ class Engine:
         self.version, self.finished, self.told, self.params = "0", True, [], None
 
     async def generate(self, prompt, params, request_id):
-        self.params = params
+        self.params, self.prompt = params, prompt
         yield SimpleNamespace(finished=self.finished, outputs=[self.answer])
 
     async def get_weight_version(self):
@@ -81,6 +81,18 @@ def make_replica(monkeypatch):
         return replica
 
     return make
+
+
+def slow(replica):
+    """The engine answers once the event is set that this returns."""
+    go_on, answer = asyncio.Event(), replica._engine.answer
+
+    async def slowly(prompt, params, request_id):
+        await go_on.wait()
+        yield SimpleNamespace(finished=True, outputs=[answer])
+
+    replica._engine.generate = slowly
+    return go_on
 
 
 async def generate(replica):
@@ -167,6 +179,69 @@ async def test_after_a_sync_that_fails_its_check_nothing_is_served(make_replica)
         await generate(replica)
 
 
+async def test_a_request_that_comes_during_a_sync_waits_for_its_end(make_replica):
+    replica = make_replica()
+    replica._patience = 60.0
+    await replica.start_sync()
+    waiting = asyncio.create_task(generate(replica))
+    await asyncio.sleep(0.01)
+    assert not waiting.done() and replica._engine.params is None
+    await replica.finish_sync(1, {})
+    assert (await waiting).token_ids == [5, 6]
+
+
+async def test_a_request_waits_for_no_sync_that_has_failed(make_replica):
+    replica = make_replica()
+    replica._patience = 60.0
+    await replica.start_sync()
+    waiting = asyncio.create_task(generate(replica))
+    await asyncio.sleep(0)
+    replica._engine.collective_rpc = None  # its check cannot even be made
+    with pytest.raises(TypeError):
+        await replica.finish_sync(1, {})
+    with pytest.raises(PhaseError, match="sync again before sampling"):
+        await waiting
+    with pytest.raises(PhaseError, match="sync again before sampling"):
+        await asyncio.wait_for(generate(replica), 1)
+
+
+async def test_kept_kv_is_used_by_those_who_have_it_and_by_no_later_request(make_replica):
+    replica = make_replica()
+    replica._keeps_kv = True
+    pauses = []
+
+    async def pause(mode, clear_cache):
+        pauses.append((mode, clear_cache))
+
+    replica._engine.pause_generation = pause
+    salts = []
+    for version in (1, 2):
+        await replica.start_sync()
+        await replica.finish_sync(version, {})
+        await generate(replica)
+        salts.append(replica._engine.prompt["cache_salt"])
+    assert pauses == [("keep", False)] * 2 and "reset_prefix_cache" not in replica._engine.told
+    assert len(set(salts)) == 2
+    recomputing = make_replica()
+    recomputing._engine.pause_generation = pause
+    await recomputing.start_sync()
+    await recomputing.finish_sync(1, {})
+    await generate(recomputing)
+    assert pauses[-1] == ("keep", True) and "cache_salt" not in recomputing._engine.prompt
+
+
+async def test_requests_that_a_sync_froze_are_counted(make_replica):
+    replica = make_replica()
+    go_on = slow(replica)
+    running = asyncio.create_task(generate(replica))
+    await asyncio.sleep(0)
+    await replica.start_sync()
+    await replica.finish_sync(1, {})
+    assert await replica.frozen() == 1
+    go_on.set()
+    assert (await running).token_ids == [5, 6]
+
+
 async def test_an_engine_that_says_another_version_is_not_believed(make_replica):
     replica = make_replica()
     replica._engine.version = "3"
@@ -216,14 +291,7 @@ async def test_a_replica_sleeps_wakes_for_a_sync_and_serves_when_its_cache_is_ba
 
 async def test_a_replica_does_not_fall_asleep_over_a_request(make_replica):
     replica = make_replica()
-    go_on = asyncio.Event()
-    answer = replica._engine.answer
-
-    async def slowly(prompt, params, request_id):
-        await go_on.wait()
-        yield SimpleNamespace(finished=True, outputs=[answer])
-
-    replica._engine.generate = slowly
+    go_on = slow(replica)
     running = asyncio.create_task(generate(replica))
     await asyncio.sleep(0)
     with pytest.raises(PhaseError, match="with 1 requests running"):

@@ -1,0 +1,46 @@
+"""The rollouter beside the steps of a run, in the modes that sample ahead."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from flows.config import RunConfig
+from tasks.draws import restore
+from tasks.rollout_ledger import Pace
+from tasks.rollouter import rollouter
+from tasks.rollouts import Rollouts, live
+from tasks.run import RunRef
+
+
+@asynccontextmanager
+async def rolling_out(run: RunRef, config: RunConfig, model: Path, version: int) -> AsyncIterator[None]:
+    """Keep groups in flight inside the block, of a run whose weights are at `version`; nothing in mode sync.
+
+    A rollouter that fails fails the step that waits for its groups, and at the latest the block.
+    """
+    if not config.samples_ahead:
+        yield
+        return
+    pace = Pace(config.mode, config.rollout.tasks_per_step, config.schedule.total_steps, config.staleness)
+    rollouts = Rollouts(await asyncio.to_thread(restore, run, pace, version))
+
+    async def watched() -> None:
+        try:
+            await rollouter(
+                run, model, config.data, config.rollout, config.pool, config.serving, config.sandbox, config.scaffold,
+                config.verifier, config.budgets, config.algorithm.needs_greedy_trial, config.plugins,
+            )  # fmt: skip
+        except Exception as error:
+            await rollouts.fail(error)
+            raise
+
+    with live(run, rollouts):
+        beside = asyncio.create_task(watched())
+        try:
+            yield
+            await rollouts.stop()
+            await beside
+        finally:
+            await rollouts.stop()
+            await asyncio.gather(beside, return_exceptions=True)

@@ -1,0 +1,66 @@
+"""Generations that syncs freeze again and again, and what every one of their tokens should have been sampled with."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import torch
+
+from trainer.rollout import Generation, Sampling
+from trainer.serving.pool import ReplicaPool
+
+Weights = dict[str, torch.Tensor]
+
+
+def copy_of(policy: torch.nn.Module) -> Weights:
+    return {name: tensor.detach().clone() for name, tensor in policy.state_dict().items()}
+
+
+async def sampled_across_syncs(
+    pool: ReplicaPool, prompts: Sequence[Sequence[int]], tokens: int, sync: Callable[[], Awaitable[None]], syncs: int
+) -> list[tuple[Sequence[int], Generation]]:
+    """Sample `tokens` tokens to each prompt, over and over until so many syncs are done; with the prompts.
+
+    Now and then a request is cancelled while a sync is under way: engines have died of that.
+    """
+    finished: list[tuple[Sequence[int], Generation]] = []
+    over = asyncio.Event()
+
+    async def ask(prompt: Sequence[int], name: str) -> None:
+        while not over.is_set():
+            sampling = Sampling(max_tokens=tokens, min_tokens=tokens)
+            finished.append((prompt, await pool.generate(prompt, sampling, name)))
+
+    async with asyncio.TaskGroup() as asking:
+        for i, prompt in enumerate(prompts):
+            asking.create_task(ask(prompt, f"session-{i}"))
+        for number in range(syncs):
+            given_up = asyncio.create_task(pool.generate(prompts[0], Sampling(max_tokens=tokens), "given-up"))
+            await asyncio.sleep(0.1)
+            changed = asyncio.create_task(sync())
+            if number % 4 == 0:
+                await asyncio.sleep(0.02)
+                given_up.cancel()
+            await changed
+            given_up.cancel()
+            await asyncio.gather(given_up, return_exceptions=True)
+        over.set()
+    return finished
+
+
+def differences(
+    policy: torch.nn.Module, weights: dict[int, Weights], prompt: Sequence[int], generation: Generation
+) -> torch.Tensor:
+    """|log-prob told - log-prob under the weights of the token's version, in its whole context|, [tokens].
+
+    Leaves other weights in `policy`.
+    """
+    ids = torch.tensor([[*prompt, *generation.token_ids]])
+    versions = torch.tensor(generation.weight_versions)
+    expected = torch.empty(len(versions))
+    for version in sorted(set(generation.weight_versions)):
+        policy.load_state_dict(weights[version])
+        with torch.no_grad():
+            logprobs = policy(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        mine = logprobs.gather(-1, ids[0, len(prompt) :, None])[:, 0]
+        expected = torch.where(versions == version, mine, expected)
+    return (expected - torch.tensor(generation.logprobs)).abs()
