@@ -1,8 +1,9 @@
 """What a layout comes to: a simulation of some steps, and what is read from it."""
 
+import itertools
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from flows.plan.cluster import SimulatedCluster
 from flows.plan.layout import Layout, Workload
 from flows.plan.modes import PROCESSES, Step, Training
 from flows.plan.profile import Profile
-from flows.plan.trials import SimulatedTrials
+from flows.plan.trials import Shapes, SimulatedTrials
 
 WARM_UP = 3
 """Steps that are simulated and not counted: pipelines fill."""
@@ -47,16 +48,27 @@ class Forecast:
 
 
 def forecast(
-    profile: Profile, layout: Layout, workload: Workload, *, steps: int, seed: int = 0, price: float | None = None
+    profile: Profile,
+    layout: Layout,
+    workload: Workload,
+    *,
+    steps: int,
+    seed: int = 0,
+    price: float | None = None,
+    replay: bool = False,
 ) -> Forecast:
     """Simulate `steps` steps after some of warm-up. `price` is that of a node for an hour.
+
+    Groups are drawn by chance, and each trial of one from those that were measured; with `replay` they are the measured
+    ones in their order, again from the first when they are used up.
 
     Raises:
         PlanError: the layout holds no replica.
     """
     env, dice = simpy.Environment(), random.Random(seed)
     cluster = SimulatedCluster(env, profile, layout, workload, dice)
-    trials = SimulatedTrials(cluster, workload, dice)
+    draw = _in_order(profile) if replay else _by_chance(profile, workload, dice)
+    trials = SimulatedTrials(cluster, workload, dice, draw)
     training = Training(cluster, trials, layout, workload, lambda: dice.choice(profile.overhead))
     env.process(PROCESSES[layout.mode](training))
     _run_until(env, training.steps, WARM_UP)
@@ -85,6 +97,15 @@ def forecast(
         dropped=dropped / (groups + dropped),
         price_per_hour=price,
     )  # fmt: skip
+
+
+def _by_chance(profile: Profile, workload: Workload, dice: random.Random) -> Callable[[], Shapes]:
+    return lambda: dice.choices(dice.choice(profile.groups), k=workload.attempts_per_task)
+
+
+def _in_order(profile: Profile) -> Callable[[], Shapes]:
+    groups = itertools.cycle(profile.groups)
+    return lambda: next(groups)
 
 
 def _run_until(env: simpy.Environment, steps: Sequence[Step], count: int) -> None:

@@ -14,6 +14,7 @@ from flows.plan.profile import PlanError, Profile, TrialShape
 from tasks.draw import GREEDY
 from tasks.journal import Journal, read_json, step_label
 from tasks.trial_table import TABLE, read_trial_folders
+from trainer.placement import cpu_threads
 from trainer.rollout import Outcome
 
 
@@ -38,6 +39,7 @@ def measure(root: Path, name: str, *, skip: int = 1) -> Profile:
     settings = config["config"]
     sampled = sum(row["response_length"] for row in trials)
     trained = [_trained_tokens(values) for values in metrics]
+    ahead, between = settings.get("mode", "sync") != "sync", _between(journal, steps, metrics)
     base, per_token, spread = _update(trained, [values["timing_s/update_actor"] for values in metrics])
     return Profile(
         source=f"run {name}, steps {steps[0]} to {steps[-1]}",
@@ -48,10 +50,12 @@ def measure(root: Path, name: str, *, skip: int = 1) -> Profile:
         batch_tokens=sum(trained) / max(sampled, 1),
         update_spread=spread,
         sync=tuple(values["timing_s/update_weights"] for values in metrics),
-        overhead=tuple(_overhead(values, rows) for values, rows in zip(metrics, tables, strict=True)),
+        overhead=tuple(between + _overhead(values, rows, ahead) for values, rows in zip(metrics, tables, strict=True)),
         turns_of_devices=float(np.mean([_turns(values) for values in metrics])),
         infra_failures=_failures(trials),
         train_nodes=settings["learner"].get("nodes", 1),
+        engine_share=_share(settings["serving"], settings["serving"]["replicas"]),
+        learner_share=_share(settings["learner"], settings["learner"]["ranks"]),
     )
 
 
@@ -74,11 +78,11 @@ _SECONDS = frozenset(
 
 
 def _groups(trials: Sequence[Mapping[str, Any]]) -> tuple[tuple[TrialShape, ...], ...]:
-    """Shapes by task. Those that infrastructure broke tell nothing of the work."""
+    """Shapes by group. Those that infrastructure broke tell nothing of the work."""
     shapes: dict[str, list[TrialShape]] = {}
     for row in trials:
         if row["outcome"] != Outcome.INFRA_ERROR and row["turns"]:
-            shapes.setdefault(row["task_id"], []).append(
+            shapes.setdefault(row["group_id"], []).append(
                 TrialShape(
                     turns=row["turns"],
                     tokens=row["response_length"],
@@ -90,7 +94,7 @@ def _groups(trials: Sequence[Mapping[str, Any]]) -> tuple[tuple[TrialShape, ...]
             )
     if not shapes:
         raise PlanError("no trial of the run had a turn; plan from another run, or state figures")
-    return tuple(tuple(shapes[task]) for task in sorted(shapes))
+    return tuple(map(tuple, shapes.values()))
 
 
 def _trained_tokens(metrics: Mapping[str, float]) -> float:
@@ -106,15 +110,34 @@ def _update(tokens: Sequence[float], seconds: Sequence[float]) -> tuple[float, f
     return float(base), float(per_token), spread
 
 
-def _overhead(metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of a step in which no trial ran or was graded, no update and no sync was made."""
-    began = min(row["started_at"] for row in rows)
-    ended = max(
-        row["started_at"] + sum(row[s] for s in ("sandbox_start", "agent", "patch", "sandbox_stop", "grading"))
-        for row in rows
-    )
-    known = ended - began + metrics["timing_s/update_actor"] + metrics["timing_s/update_weights"] + _turns(metrics)
+def _overhead(metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]], ahead: bool) -> float:
+    """Seconds of a step in which no trial ran or was graded, no update and no sync was made.
+
+    Trials that were sampled ahead ran at any time; the step knows how long it waited for them.
+    """
+    waited = metrics["timing_s/gen"] if ahead else _span(rows)
+    known = waited + metrics["timing_s/update_actor"] + metrics["timing_s/update_weights"] + _turns(metrics)
     return max(metrics["timing_s/step"] - known, 0.0)
+
+
+def _span(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds from the first trial's beginning to the last verdict."""
+    parts = ("sandbox_start", "agent", "patch", "sandbox_stop", "grading")
+    ended = max(row["started_at"] + sum(row[part] for part in parts) for row in rows)
+    return float(ended - min(row["started_at"] for row in rows))
+
+
+def _between(journal: Journal, steps: Sequence[int], metrics: Sequence[Mapping[str, float]]) -> float:
+    """Seconds between a step's end and the next one's beginning, the median: checkpoints and evaluations are rare."""
+    written = [(journal.stage_dir(step_label(step)) / "record.json").stat().st_mtime for step in steps]
+    gaps = np.diff(written) - [values["timing_s/step"] for values in metrics[1:]]
+    return max(float(np.median(gaps)), 0.0) if len(gaps) else 0.0
+
+
+def _share(section: Mapping[str, Any], actors: int) -> float:
+    """Part of this machine that these actors take, by their threads; all of it if nobody bounds those."""
+    threads = section.get("threads")
+    return 1.0 if threads is None else min(threads * actors / cpu_threads(), 1.0)
 
 
 def _turns(metrics: Mapping[str, float]) -> float:

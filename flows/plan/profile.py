@@ -53,7 +53,7 @@ class Profile(BaseModel):
 
     source: str = Field(description="Where the figures are from")
     groups: tuple[tuple[TrialShape, ...], ...] = Field(
-        min_length=1, description="Trials by task: those of one task are alike, so a group is drawn from one"
+        min_length=1, description="Trials by group, in order: those of one task are alike, so a group is drawn from one"
     )
     engine: EngineSpeed
     update_base: float = Field(0.0, ge=0, description="Seconds of an update without tokens")

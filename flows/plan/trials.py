@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,9 @@ import simpy
 from flows.plan.cluster import ReplicaLost, SimulatedCluster, SimulatedReplica
 from flows.plan.layout import Workload
 from flows.plan.profile import TrialShape
+
+Shapes = Sequence[TrialShape]
+"""The trials of a group."""
 
 MOST_TURNS = 4
 """Longer trials are simulated in so many longer turns, which changes little and saves most of the time."""
@@ -31,9 +34,12 @@ class SimulatedGroup:
 class SimulatedTrials:
     """Runs groups of trials; `version` is that of the weights which replicas serve."""
 
-    def __init__(self, cluster: SimulatedCluster, workload: Workload, random: random.Random) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, workload: Workload, random: random.Random, draw: Callable[[], Shapes]
+    ) -> None:
         self.version = 0
         self._cluster, self._env, self._workload, self._random = cluster, cluster.env, workload, random
+        self._draw = draw
         self._slots = simpy.Resource(self._env, workload.concurrency * len(cluster.replicas))
 
     def group(self) -> simpy.Process:
@@ -41,10 +47,8 @@ class SimulatedTrials:
         return self._env.process(self._group())
 
     def _group(self) -> Any:
-        shapes, group = self._random.choice(self._cluster.profile.groups), SimulatedGroup()
-        attempts = range(self._workload.attempts_per_task)
-        trials = [self._env.process(self._trial(self._random.choice(shapes), group)) for _ in attempts]
-        yield self._env.all_of(trials)
+        group = SimulatedGroup()
+        yield self._env.all_of([self._env.process(self._trial(shape, group)) for shape in self._draw()])
         return group
 
     def _trial(self, shape: TrialShape, group: SimulatedGroup) -> Any:

@@ -130,6 +130,14 @@ def test_the_same_seed_gives_the_same_forecast():
     assert first == again
 
 
+def test_a_replay_plays_the_measured_groups_in_their_order():
+    measured = profile(groups=tuple((shape(tokens), shape(1)) for tokens in (50, 10, 20, 40)))
+    asked = workload(tasks_per_step=2)
+    found = forecast(measured, APART["sync"], asked, steps=2, replay=True)
+    assert found.step_seconds == pytest.approx((50 + 40) / 2 + 1)
+    assert found.tokens_per_s == pytest.approx((50 + 10 + 20 + 40 + 4) / (2 * found.step_seconds))
+
+
 def test_cost_is_that_of_all_nodes_for_the_trials_that_were_trained_on():
     found = forecast(profile(), Layout("sync", 1, 3), workload(), steps=4, price=9.0)
     assert found.cost == pytest.approx(4 * 9.0 / 3600 * 101 / 8 * 1000)

@@ -1,5 +1,8 @@
 """Profiles: from a journal whose engine's speed is known, and from stated figures."""
 
+import json
+import os
+
 import pytest
 import simpy
 from support.reported import NAME, add_trial, make_journal, put
@@ -16,13 +19,18 @@ TOKEN, CROWD, TURN = 0.05, 0.004, 0.3
 def journal_of_a_known_engine(root, steps=4):
     """Steps of 24 trials of several lengths that begin one after the other, served as the engine would."""
     journal = Journal(root / NAME)
-    put(journal.root / "config.json", {"config": {"serving": {"replicas": 1}, "learner": {"nodes": 2}}})
+    put(journal.root / "config.json", {"config": {"serving": {"replicas": 1}, "learner": {"nodes": 2, "ranks": 2}}})
     for step in range(1, steps + 1):
         label, began = step_label(step), 1000.0 * step
         lengths = [20 + 13 * ((5 * i + step) % 24) for i in range(24)]
         for i, seconds in enumerate(generated(lengths)):
             timings = {"sandbox_start": 0.5 * i, "agent": seconds + 1.0, "generate": seconds, "patch": 0.25}
-            changes = {"task_id": f"task-{i % 6}", "started_at": began, "turns": 1, "response_length": lengths[i]}
+            changes = {
+                "group_id": f"{label}/task-{i % 6}",
+                "started_at": began,
+                "turns": 1,
+                "response_length": lengths[i],
+            }
             attempt = 2 if i == 0 else 1
             add_trial(journal, label, f"s{step}-{i}", "failed", timings=timings, attempt=attempt, **changes)
         last = max(0.5 * i + seconds + 1.0 + 0.25 + 0.5 for i, seconds in enumerate(generated(lengths)))
@@ -76,8 +84,33 @@ def test_a_journal_tells_update_sync_overhead_and_failures(tmp_path):
     assert found.overhead == pytest.approx((7.0,) * 3)
     assert found.train_nodes == 2
     assert found.infra_failures == pytest.approx(3 / 75)
-    assert len(found.groups) == 6 and all(len(group) == 4 * 3 for group in found.groups)
+    assert len(found.groups) == 6 * 3 and all(len(group) == 4 for group in found.groups)
     assert [trial.tools for group in found.groups for trial in group] == pytest.approx([1.0] * 72)
+
+
+def test_what_lies_between_two_steps_belongs_to_them_but_not_a_rare_evaluation(tmp_path):
+    journal = journal_of_a_known_engine(tmp_path)
+    alone = measure(tmp_path, NAME).overhead
+    ended = 1e9
+    for step, gap in ((1, 0.0), (2, 0.5), (3, 0.5), (4, 90.0)):
+        record = journal.stage_dir(step_label(step)) / "record.json"
+        ended += json.loads(record.read_text())["metrics"]["timing_s/step"] + gap
+        os.utime(record, (ended, ended))
+    assert measure(tmp_path, NAME, skip=0).overhead[1:] == pytest.approx([seconds + 0.5 for seconds in alone])
+
+
+def test_trials_that_were_sampled_ahead_are_in_no_steps_time(tmp_path):
+    journal = journal_of_a_known_engine(tmp_path)
+    config = json.loads((journal.root / "config.json").read_text())
+    config["config"]["mode"] = "async"
+    put(journal.root / "config.json", config)
+    for step in range(1, 5):
+        record = journal.stage_dir(step_label(step)) / "record.json"
+        stored = json.loads(record.read_text())
+        parts = stored["metrics"]["timing_s/update_actor"] + stored["metrics"]["timing_s/update_weights"]
+        stored["metrics"] |= {"timing_s/gen": 3.0, "timing_s/step": 3.0 + parts + 2.0}
+        put(record, stored)
+    assert measure(tmp_path, NAME).overhead == pytest.approx((2.0,) * 3)
 
 
 def test_trials_that_infrastructure_broke_tell_nothing_of_the_work(tmp_path):

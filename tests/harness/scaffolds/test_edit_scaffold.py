@@ -186,7 +186,7 @@ async def test_neither_log_nor_error_of_the_http_client_tells_the_secret(tmp_pat
         writer.close()
 
     async with await asyncio.start_server(garble, "127.0.0.1", 0) as server:
-        session.origin = "http://127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+        session.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with ChatClient(session) as policy:
             with pytest.raises(ProxyUnreachable, match=r"/s/\*\*\*/v1/chat/completions") as error:
                 await policy.complete([])
