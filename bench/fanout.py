@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import psutil
 
+from bench.fan_out_flow import draw, fan_out_flow
 from bench.output import arguments, report, say, scratch
 from flows.environment import prepare, tracking_uri
 
@@ -48,7 +49,7 @@ async def _measure(root: Path, sizes: tuple[int, ...], rounds: int) -> tuple[lis
 
     config = RunConfig.model_validate({"project": "bench", "experiment": "fanout"})
     run = open_run(config, root, tracking_uri(root))
-    flow = _flow()
+    flow = fan_out_flow(CONCURRENCY)
     walls: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
     calls: dict[int, list[int]] = {size: [] for size in sizes}
     memory: dict[int, float] = {}
@@ -85,29 +86,9 @@ async def _measure(root: Path, sizes: tuple[int, ...], rounds: int) -> tuple[lis
     }
 
 
-def _flow() -> Any:
-    from prefect import flow
-
-    from flows.deployed.artifacts import showing
-    from tasks.run_log import logging_to
-    from tasks.run_trials import run_trials
-
-    @flow(name="bench-fanout", persist_result=True, result_serializer="json")
-    async def fan_out(run: Any, label: str, config: Any) -> dict[str, Any]:
-        with logging_to(run):
-            async with showing(run.name):
-                result: dict[str, Any] = await run_trials(
-                    run, label, 1, run.root, config.serving, config.rollout.sampling, config.sandbox, config.scaffold,
-                    config.budgets, CONCURRENCY, config.rollout.infra_attempts,
-                )  # fmt: skip
-        return result
-
-    return fan_out
-
-
 async def _round(flow: Any, run: Any, config: Any, label: str, size: int) -> float:
     """Seconds in which the flow runs so many trials; afterwards all of them are in the journal."""
-    _draw(run, label, size)
+    draw(run, label, size // ATTEMPTS, ATTEMPTS)
     started = time.monotonic()
     result = await flow(run, label, config)
     wall = time.monotonic() - started
@@ -125,7 +106,7 @@ async def _bare(run: Any, label: str, size: int) -> float:
     from tasks.trial_files import store_trial
     from trainer.rollout import Sampling
 
-    _draw(run, label, size)
+    draw(run, label, size // ATTEMPTS, ATTEMPTS)
     folder, limit = run.journal.trials_dir(label), asyncio.Semaphore(CONCURRENCY)
     started = time.monotonic()
 
@@ -142,15 +123,6 @@ async def _bare(run: Any, label: str, size: int) -> float:
             for _ in range(group.attempts):
                 trials.create_task(one(group))
     return time.monotonic() - started
-
-
-def _draw(run: Any, label: str, size: int) -> None:
-    from harness.pool.index import TaskPointer
-    from tasks.draw import as_groups, groups_path, groups_table
-    from tasks.journal import write_table
-
-    tasks = [TaskPointer(f"task-{i}", run.root / f"task-{i}") for i in range(size // ATTEMPTS)]
-    write_table(groups_path(run.journal.stage_dir(label)), groups_table(as_groups(tasks, label, ATTEMPTS)))
 
 
 @contextmanager

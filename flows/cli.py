@@ -20,6 +20,7 @@ from flows.commands.errors import clear_errors
 from flows.commands.evaluate import evaluate
 from flows.commands.evaluations import eval_compare, regrade
 from flows.commands.logs import logs
+from flows.commands.plan import plan
 from flows.commands.pool_ready import pool_app  # with all of flows.commands.pool's
 from flows.commands.report import compare, report
 from flows.commands.scaffolds import scaffolds
@@ -127,6 +128,7 @@ app.command("eval-compare")(eval_compare)
 app.command()(regrade)
 app.command()(logs)
 app.command()(check)
+app.command()(plan)
 app.command()(report)
 app.command()(compare)
 app.command()(clean)

@@ -126,7 +126,7 @@ def curves(runs: Sequence[RunData]) -> tuple[list[Figure], list[str]]:
             continue
         title = curve.title if len(runs) == 1 else f"{curve.title} ({chosen[0][1]})"
         lines += [_smoothed(run, PALETTE[k]) for k, run in enumerate(runs) if curve.key == "score" and _is_long(run)]
-        layout = _layout("step")
+        layout = plot_layout("step")
         if (constant := _constant(lines)) is not None:
             layout["yaxis"]["range"] = sorted((0.0, 2 * constant))
         figures.append(Figure(curve.key, title, lines, layout, curve.note))
@@ -146,7 +146,7 @@ def stage_times(run: RunData) -> Figure | None:
         bars.append(_bar(steps, seconds, name, color))
     rest = np.clip(np.nan_to_num(run.metrics["timing_s/step"]) - known, 0, None)
     bars.append(_bar(steps, rest, "grading's rest, batch, records", GREY))
-    return Figure("stages", "Where a step's time goes", bars, _layout("step", "seconds", stacked=True))
+    return Figure("stages", "Where a step's time goes", bars, plot_layout("step", "seconds", stacked=True))
 
 
 def trial_times(run: RunData) -> Figure | None:
@@ -160,7 +160,7 @@ def trial_times(run: RunData) -> Figure | None:
         seconds = [max(s.seconds.get(name, 0.0) - (s.seconds.get(model, 0.0) if model else 0.0), 0.0) for s in stages]
         if any(seconds):
             bars.append(_bar([s.step for s in stages], seconds, meaning, color))
-    return Figure("trial-stages", "Where a trial's time goes", bars, _layout("step", "mean seconds", stacked=True))
+    return Figure("trial-stages", "Where a trial's time goes", bars, plot_layout("step", "mean seconds", stacked=True))
 
 
 def outcomes(run: RunData) -> Figure | None:
@@ -184,7 +184,7 @@ def signal(run: RunData) -> Figure | None:
     bars = [_bar(steps, shares[:, i], name, color) for i, (name, color) in enumerate(parts)]
     without = 1 - float(shares[:, 1].mean())
     note = f"Without a signal: {without:.0%} of the groups on average, {1 - shares[-1, 1]:.0%} in step {steps[-1]}."
-    return Figure("signal", "Groups that can teach something", bars, _layout("step", "share", stacked=True), note)
+    return Figure("signal", "Groups that can teach something", bars, plot_layout("step", "share", stacked=True), note)
 
 
 def correct_of_n(run: RunData) -> Figure | None:
@@ -204,7 +204,7 @@ def correct_of_n(run: RunData) -> Figure | None:
         bars.append(_bar(list(range(n + 1)), [solved[k] / total for k in range(n + 1)], name, color))
     left_out = sizes.total() - sizes[n]
     note = f"{left_out} groups with another number of scored attempts are not in it." if left_out else ""
-    layout = _layout(f"attempts of {n} that solved the task", "share of groups")
+    layout = plot_layout(f"attempts of {n} that solved the task", "share of groups")
     layout["xaxis"]["dtick"] = 1 if n <= 32 else None
     return Figure("correct", f"Correct of {n}", bars, layout, note)
 
@@ -244,7 +244,7 @@ def task_grid(run: RunData) -> Figure | None:
         "hovertemplate": "%{y}<br>step %{x}: %{z:.0%}<extra></extra>",
     }
     few = len(rows) <= 60
-    layout = _layout("step")
+    layout = plot_layout("step")
     layout["yaxis"] = {"type": "category", "showticklabels": few, "automargin": True, "ticks": ""}
     layout["height"] = 140 + len(rows) * (16 if few else 4)
     note = f"{len(rows)} of {len(tried)} tasks, those tried most often." if len(tried) > len(rows) else ""
@@ -278,7 +278,7 @@ def validation(runs: Sequence[RunData]) -> Figure | None:
         )
     if not lines:
         return None
-    layout = _layout("step", "share solved")
+    layout = plot_layout("step", "share solved")
     layout["yaxis"]["range"] = [-0.02, 1.02]
     note = "Bars: 95 % intervals, by a bootstrap over clusters of related tasks."
     return Figure("validation", "Validation on held-out tasks", lines, layout, note)
@@ -295,7 +295,7 @@ def _counts(
     unknown = [sum(n for name, n in c.items() if name not in colors) for c in counts]
     bars.append(_bar(steps, unknown, "unknown", PINK))
     shown = [bar for bar in bars if any(bar["y"])]
-    return Figure(key, title, shown, _layout("step", "trials", stacked=True)) if shown else None
+    return Figure(key, title, shown, plot_layout("step", "trials", stacked=True)) if shown else None
 
 
 def _signal_shares(stage: StageTrials) -> tuple[float, float, float]:
@@ -373,7 +373,8 @@ def _packed(grid: np.ndarray) -> dict[str, str]:
     return {"dtype": "f4", "bdata": base64.b64encode(grid.tobytes()).decode(), "shape": shape}
 
 
-def _layout(x: str, y: str = "", stacked: bool = False) -> dict[str, Any]:
+def plot_layout(x: str, y: str = "", stacked: bool = False) -> dict[str, Any]:
+    """Plotly's layout with these titles of the axes."""
     layout: dict[str, Any] = {
         "height": 300,
         "margin": {"l": 56, "r": 16, "t": 12, "b": 44},

@@ -1,13 +1,13 @@
 """A small chat-completions client for scaffolds that run on the host."""
 
-import logging
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import aiohttp
 
 from harness.proxy.session import Session
 
@@ -29,21 +29,22 @@ class Answer:
 
 
 class ChatClient:
-    """Asks the policy through a session's URL, as any OpenAI client does."""
+    """Asks the policy through a session's URL, as any OpenAI client does. To be entered before it is asked."""
 
     def __init__(self, session: Session) -> None:
-        # No proxies from the environment, no certificates to load: the other end is on the loopback interface. How
-        # long an answer may take is the agent timeout's business.
-        self._http = httpx.AsyncClient(base_url=session.base_url, trust_env=False, verify=False, timeout=None)
+        self._url = f"{session.base_url}/chat/completions"
+        self._http: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        await self._http.__aenter__()
+        # How long an answer may take is the agent timeout's business. Thousands of these live at once: no cookies.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=None)
+        self._http = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.__aexit__(kind, error, trace)
+        await self._http.close()
 
     async def complete(
         self, messages: Sequence[dict[str, str]], *, max_tokens: int | None = None, stop: Sequence[str] = ()
@@ -60,32 +61,24 @@ class ChatClient:
         if stop:
             body["stop"] = list(stop)
         try:
-            response = await self._http.post("/chat/completions", json=body)
-        except httpx.TransportError as error:
-            raise ProxyUnreachable(f"no answer from the proxy: {type(error).__name__}: {error}") from error
-        if response.status_code != 200:
-            code, message = _read_error(response)
-            if code == "context_length_exceeded" or response.status_code == 413:
+            async with self._http.post(self._url, json=body) as response:
+                text = await response.text(encoding="utf-8", errors="replace")
+        except (aiohttp.ClientError, ConnectionError) as error:
+            # some of aiohttp's errors carry the URL, and with it the session's secret
+            told = re.sub(r"/s/[^/\s]+/", "/s/***/", str(error))
+            raise ProxyUnreachable(f"no answer from the proxy: {type(error).__name__}: {told}") from None
+        if response.status != 200:
+            code, message = _read_error(text)
+            if code == "context_length_exceeded" or response.status == 413:
                 raise ConversationTooLong(message)
-            # Not raise_for_status: its message would carry the URL, and with it the session's secret.
-            raise ProxyUnreachable(f"the proxy answered {response.status_code} ({code}): {message}")
-        choice = response.json()["choices"][0]
+            raise ProxyUnreachable(f"the proxy answered {response.status} ({code}): {message}")
+        choice = json.loads(text)["choices"][0]
         return Answer(text=choice["message"]["content"] or "", cut=choice["finish_reason"] == "length")
 
 
-def _read_error(response: httpx.Response) -> tuple[str, str]:
+def _read_error(text: str) -> tuple[str, str]:
     try:
-        error = response.json()["error"]
+        error = json.loads(text)["error"]
         return str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
-        return "no error object", response.text[:200]
-
-
-def _hide_secret(record: logging.LogRecord) -> bool:
-    record.msg = re.sub(r"/s/[^/\s]+/", "/s/***/", record.getMessage())
-    record.args = ()
-    return True
-
-
-# httpx logs the URL of each request.
-logging.getLogger("httpx").addFilter(_hide_secret)
+        return "no error object", text[:200]

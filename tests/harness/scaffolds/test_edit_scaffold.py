@@ -1,5 +1,6 @@
 """The edit scaffold against a real proxy and a real sandbox; only the policy is scripted."""
 
+import asyncio
 import functools
 import logging
 
@@ -14,7 +15,7 @@ from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
 from harness.sandbox.base import SandboxConfig, create_sandbox
 from harness.scaffolds.base import SCAFFOLDS, ScaffoldConfig, ScaffoldError, create_scaffold, register_scaffold
-from harness.scaffolds.client import ProxyUnreachable
+from harness.scaffolds.client import ChatClient, ProxyUnreachable
 from harness.scaffolds.edit import Prompt
 from trainer.rollout import Outcome, Sampling
 
@@ -175,11 +176,21 @@ async def test_a_failing_policy_is_unreachable(tmp_path):
         await run_edit(write_task(tmp_path / "t"), RuntimeError("engine is dead"))
 
 
-async def test_the_http_clients_log_does_not_tell_the_secret(tmp_path, caplog):
+async def test_neither_log_nor_error_of_the_http_client_tells_the_secret(tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     _, _, _, session = await run_edit(write_task(tmp_path / "t"), RIGHT)
-    assert "/s/***/v1/chat/completions" in caplog.text
     assert session.secret not in caplog.text
+
+    async def garble(reader, writer):
+        writer.write(b"HTTP/9 what\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(garble, "127.0.0.1", 0) as server:
+        session.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with ChatClient(session) as policy:
+            with pytest.raises(ProxyUnreachable, match=r"/s/\*\*\*/v1/chat/completions") as error:
+                await policy.complete([])
+    assert session.secret not in str(error.value)
 
 
 def test_a_file_with_fences_gets_longer_ones():
