@@ -35,7 +35,7 @@ async def scored(group: LearnerGroup, path: Path, columns: list[str], updates: i
 
 async def test_a_critic_is_trained_saved_and_restored(models: dict[str, Path], tmp_path: Path) -> None:
     batch = write_batch(tmp_path / "batch.parquet")
-    group = await start(models["tied"], "critic", {"adv_estimator": "gae"}, critic={"lr": 1e-2}, ranks=2)
+    group = await start(models["tied"], "critic", {"adv_estimator": "gae"}, critic={"lr": 1e-2})
     try:
         losses = []
         for step in (1, 2, 3):

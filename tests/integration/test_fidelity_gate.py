@@ -1,11 +1,18 @@
-"""The gate in a whole run: a limit that no engine keeps stops it, with a cause found in the tokens of the step."""
+"""The gate in a whole run: a limit that no engine keeps stops it, with a cause found in the tokens of the step.
+
+It boots engines for two steps: `TESTGRAD_ALL_FIDELITY=1` runs it.
+"""
 
 import json
+import os
 from pathlib import Path
 
+import pytest
 from support.integration import testgrad as run_testgrad
 
 from tasks.journal import Journal, step_label
+
+pytestmark = pytest.mark.skipif("TESTGRAD_ALL_FIDELITY" not in os.environ, reason="TESTGRAD_ALL_FIDELITY=1 runs it")
 
 
 def test_a_run_stops_after_two_unfaithful_steps_and_says_why(run_config: Path, root: Path) -> None:

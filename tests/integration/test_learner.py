@@ -69,29 +69,19 @@ async def test_update_moves_every_tensor_once_and_says_so(models: dict[str, Path
         group.shutdown()
 
 
-async def test_batch_without_signal_changes_nothing(models: dict[str, Path], tmp_path: Path) -> None:
+async def test_scores_are_those_of_the_model_and_without_signal_it_stays(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
     batch = write_batch(tmp_path / "batch.parquet", signal=False)
     group = await LearnerGroup.start(
         "learner/flat", models["tied"], LearnerConfig(lr=1e-3, dtype="float32"), AlgorithmConfig()
     )
     try:
+        scores = await group.score(batch, ["old_logprobs"], 0.7, updates=0)
         before = await group.fingerprint()
         record = await group.update(1, batch, 1.0)
         assert record.fingerprint == before and await group.updates() == 1
         assert record.metrics["actor/update_tokens"] == 0
-    finally:
-        group.shutdown()
-
-
-async def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
-    models: dict[str, Path], tmp_path: Path
-) -> None:
-    batch = write_batch(tmp_path / "batch.parquet")
-    group = await LearnerGroup.start(
-        "learner/logprobs", models["tied"], LearnerConfig(dtype="float32"), AlgorithmConfig()
-    )
-    try:
-        scores = await group.score(batch, ["old_logprobs"], 0.7, updates=0)
     finally:
         group.shutdown()
     model = AutoModelForCausalLM.from_pretrained(models["tied"])
