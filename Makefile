@@ -43,7 +43,7 @@ test: dev ## check and test everything: unit tests, then tests/integration with 
 # Side by side, since most of them wait for processes, boots and disks much of the time.
 pytest = $(quiet_test_env) $(BIN)/pytest -p no:cacheprovider --durations=15
 integration = $(addprefix tests/integration/test_,$(addsuffix .py,$(1)))
-training = $(call integration,training_run)
+training = $(call integration,training_run) tests/integration/crash
 learners = $(call integration,algorithms checkpoints experts_and_adapters gpu_engines_on_cpu landing learner learner_exact \
 	learner_group sequence_parallel weight_sync)
 

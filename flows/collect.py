@@ -34,6 +34,7 @@ from tasks.journal import ASKED, Journal, read_json, write_json
 from tasks.lease import lease
 from tasks.prepare import prepare_sandbox
 from tasks.progress import Event, emit
+from tasks.reattach import claim, end_unfit_replicas
 from tasks.run import RunRef
 from tasks.run_log import logging_to
 from tasks.start_engines import stop_engines
@@ -250,6 +251,8 @@ async def _with_engines(run: RunRef, model: Path, settings: RunConfig, probe: bo
     async with _servable(model) as folder:
         with ray_cluster():
             try:
+                claim(run)
+                await end_unfit_replicas(run, folder, serving)
                 emit(Event("note", "", "starting the engine (vLLM)"))
                 pool = await ReplicaPool.start(
                     run.name, folder, serving, settings.learner.gpus_per_rank, run.engine_log_file

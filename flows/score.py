@@ -27,6 +27,7 @@ from tasks.journal import ASKED, Journal, eval_label, read_json, write_json
 from tasks.lease import lease
 from tasks.prepare import prepare_pools, prepare_sandbox
 from tasks.progress import Event, emit
+from tasks.reattach import claim, end_unfit_replicas
 from tasks.run import RunRef
 from tasks.run_log import logging_to
 from tasks.start_engines import stop_engines
@@ -75,6 +76,8 @@ async def score_model(
             await prepare_pools(run, config.data, config.rollout)
             with logging_to(run), ray_cluster():
                 try:
+                    claim(run)
+                    await end_unfit_replicas(run, folder, config.serving)
                     pool = await ReplicaPool.start(
                         run.name, folder, config.serving, config.learner.gpus_per_rank, run.engine_log_file
                     )

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from flows.step import rl_step
 from flows.subflows import for_label
 from tasks.journal import eval_label, step_label
 from tasks.lease import lease
+from tasks.outlive_engines import outliving_engines
 from tasks.prepare import prepare_model, prepare_pools, prepare_sandbox
 from tasks.progress import Event, emit
+from tasks.reattach import faults_of_engines
 from tasks.recover import recover
 from tasks.run import RunRef
 from tasks.run_log import logging_to
@@ -76,13 +79,16 @@ async def _train(run: RunRef, config: RunConfig) -> dict[str, Any]:
     with ray_cluster():
         status = "KILLED"
         try:
-            await asyncio.gather(
-                start_engines(run, model, config.serving, learner, config.algorithm, config.plugins),
-                start_tracking(run, config.model_dump(mode="json")),
-            )
-            done = await recover(run, config.rollout.temperature, config.serving, config.pool)
-            async with rolling_out(run, config, model, done), saving() as current:
-                summary = await _steps(run, config, model, current, until, done)
+            engines = (run, model, config.serving, learner, config.algorithm)
+            start = partial(start_engines, *engines, config.plugins)
+            await asyncio.gather(start(), start_tracking(run, config.model_dump(mode="json")))
+
+            async def steps() -> dict[str, Any]:
+                done = await recover(run, config.rollout.temperature, config.serving, config.pool)
+                async with rolling_out(run, config, model, done), saving() as current:
+                    return await _steps(run, config, model, current, until, done)
+
+            summary = await outliving_engines(run, steps, partial(faults_of_engines, *engines), start)
             status = "FINISHED"
         except Exception:
             status = "FAILED"

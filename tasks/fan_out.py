@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
 from tasks.draw import Group
+from tasks.keep_replicas import replicas_kept
 from tasks.run import RunRef
 from tasks.served_policy import Served, as_told, served_policy
 from tasks.trial_files import store_trial
@@ -80,7 +81,8 @@ async def fan_out(
     """
     require_isolation(sandbox)
     with owned_by(project=run.project, run=run.experiment):
-        async with reaping(sandbox), served_policy(run, model, serving, endpoint) as served:
+        kept = replicas_kept(run, serving) if endpoint is None else nullcontext()
+        async with reaping(sandbox), kept, served_policy(run, model, serving, endpoint) as served:
             if workers.per_node and endpoint is None:
                 policy = partial(served_policy, run, model, serving, None)
                 setup = Setup(run, policy, sandbox, scaffold, budgets, infra_attempts, plugins)

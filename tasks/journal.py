@@ -18,6 +18,8 @@ directory without it never happened.
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,13 +92,8 @@ def eval_label(step: int) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file that is complete or absent, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
+    with _published(path) as partial, open(partial, "w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    _publish(partial, path)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -120,18 +117,31 @@ def read_json(path: Path) -> Any | None:
 
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a parquet file that is complete or absent."""
+    with _published(path) as partial:
+        pq.write_table(table, partial)
+
+
+@contextmanager
+def _published(path: Path) -> Iterator[Path]:
+    """A temporary name for what becomes `path` at the end of the block; of a write that fails nothing stays.
+
+    On a full disk such rests would take the room that the next try needs.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    pq.write_table(table, partial)
-    with open(partial, "rb") as file:
-        os.fsync(file.fileno())
-    _publish(partial, path)
-
-
-def _publish(partial: Path, path: Path) -> None:
-    os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        yield partial
+        _sync(partial)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

@@ -58,7 +58,7 @@ async def restore_learner(
     journaled = run.journal.finished_steps("update.json")
     newest = max(journaled, default=0)
     done = await learner.updates()  # which a learner that outlived its run answers once it has saved
-    where = await _astray(run, learner, done, newest)
+    where = await astray(run, learner, done, newest)
     for name in await asyncio.to_thread(remove_garbage, run.journal.checkpoints):
         emit(Event("note", "", f"removed {name}, which was never finished"))
     if done != newest or where:
@@ -76,7 +76,7 @@ async def restore_learner(
     return newest
 
 
-async def _astray(run: RunRef, learner: LearnerGroup, done: int, newest: int) -> str | None:
+async def astray(run: RunRef, learner: LearnerGroup, done: int, newest: int) -> str | None:
     """Where a learner that outlived its run is, if not at an update of the journal."""
     if done < 0:
         return "is in the middle of an update that failed"

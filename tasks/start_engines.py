@@ -8,11 +8,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.progress import Event, emit
+from tasks.reattach import claim, end_unfit, owns
 from tasks.run import RunRef
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
-from trainer.placement import find_all
+from trainer.ownership import forget_owner
+from trainer.placement import find_numbered
 from trainer.serving.colocated import check_colocation
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
@@ -27,8 +29,14 @@ async def start_engines(
     algorithm: AlgorithmConfig,
     plugins: list[str],
 ) -> None:
-    """Boot learner and replicas, or find those that are up."""
+    """Boot learner and replicas, or find those that are up and well.
+
+    Raises:
+        EnginesTaken: a living run in another folder has engines of this name.
+    """
     started = time.monotonic()
+    claim(run)
+    await end_unfit(run, model, serving, learner, algorithm)
     emit(Event("note", "", "starting the learner (DeepSpeed ZeRO-3) and the engine (vLLM)"))
     ranks = LearnerGroup.start(run.name, model, learner, algorithm, plugins)
     if serving.colocated:
@@ -45,15 +53,19 @@ async def _start_in_turn(
 ) -> None:
     """Boot the replicas where the ranks are, which leave the GPUs first: vLLM claims its share of them at boot."""
     check_colocation(serving, learner)
-    if not find_all(f"{run.name}/replica") and await ranks.resident():
+    if not find_numbered(f"{run.name}/replica") and await ranks.resident():
         await ranks.offload()
     devices = await ranks.devices()
     await ReplicaPool.start(run.name, model, serving, learner.gpus_per_rank, run.engine_log_file, devices)
 
 
 async def stop_engines(run: RunRef) -> None:
-    """Stop what is up; safe when nothing is."""
-    if find_all(f"{run.name}/replica"):
+    """Stop what is up and the run's own; safe when nothing is."""
+    if not owns(run):
+        return
+    if find_numbered(f"{run.name}/replica"):
         await ReplicaPool.attach(run.name).shutdown()
-    if find_all(f"{run.name}/learner"):
-        LearnerGroup.attach(run.name).shutdown()
+    ranks = find_numbered(f"{run.name}/learner")
+    if ranks:
+        LearnerGroup(run.name, list(ranks.values())).shutdown()
+    forget_owner(run.name)

@@ -7,6 +7,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.progress import Event, emit
+from tasks.reattach import claim, end_unfit_learner
 from tasks.recover import restore_learner
 from tasks.run import RunRef
 from trainer.learner.config import LearnerConfig
@@ -22,6 +23,8 @@ async def start_learner(run: RunRef, model: Path, learner: LearnerConfig) -> int
         JournalError: an update is missing, or its replay gives other weights.
     """
     started = time.monotonic()
+    claim(run)
+    await end_unfit_learner(run, model, learner, ALGORITHM)
     emit(Event("note", "", "starting the learner (DeepSpeed)"))
     await LearnerGroup.start(run.name, model, learner, ALGORITHM)
     done = await restore_learner(run, TEMPERATURE)

@@ -1,14 +1,18 @@
 """Where actors run: the Ray cluster of a run, and the environment that engines need."""
 
+import asyncio
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 NAMESPACE = "testgrad"
+_END_SECONDS = 60.0
+"""How long a killed actor may keep its name."""
 
 _folder: str | None = None
 """Where the private cluster of this process keeps its files."""
@@ -115,3 +119,37 @@ def find_all(prefix: str) -> list[Any]:
             actors.append(ray.get_actor(f"{prefix}/{len(actors)}", namespace=NAMESPACE))
         except ValueError:
             return actors
+
+
+def find_numbered(prefix: str) -> dict[int, Any]:
+    """The named actors `<prefix>/<number>` that are alive, by number: what is left where some have died."""
+    import ray
+
+    actors: dict[int, Any] = {}
+    for name in ray.util.list_named_actors():
+        place, _, number = name.rpartition("/")
+        if place == prefix and number.isdecimal():
+            try:
+                actors[int(number)] = ray.get_actor(name, namespace=NAMESPACE)
+            except ValueError:  # it has died since
+                continue
+    return dict(sorted(actors.items()))
+
+
+async def end_numbered(prefix: str, numbers: Iterable[int]) -> None:
+    """Kill these of the actors `<prefix>/<number>`, and wait until their names are free.
+
+    Raises:
+        TimeoutError: a name is still taken after a minute.
+    """
+    import ray
+
+    wanted = set(numbers)
+    for number, actor in find_numbered(prefix).items():
+        if number in wanted:
+            ray.kill(actor)
+    deadline = time.monotonic() + _END_SECONDS
+    while left := wanted & find_numbered(prefix).keys():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"actors {prefix}/{sorted(left)} were killed {_END_SECONDS:g} s ago and are still there")
+        await asyncio.sleep(0.05)

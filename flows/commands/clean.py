@@ -1,5 +1,6 @@
 """`testgrad clean`: what dead processes have left behind, and its removal."""
 
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -21,9 +22,15 @@ def clean(
     config: Annotated[Path | None, typer.Argument(help="A run config, for the hosts and folders that it names")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Remove what is found, instead of listing it")] = False,
 ) -> None:
-    """List what dead testgrad processes left in each sandbox backend; with --apply, remove it."""
+    """List what dead testgrad processes left in each sandbox backend, and engines of dead runs on the Ray cluster at
+    RAY_ADDRESS; with --apply, remove it.
+    """
     sandbox = sandbox_config(config)
     sweep = reap(sandbox, sorted(SANDBOXES), apply=apply)
+    if os.environ.get("RAY_ADDRESS"):  # what looks there takes seconds to import
+        from tasks.orphans import sweep_engines
+
+        sweep_engines(sweep, apply=apply)
     print_sweep(console, sweep, apply)
     if sweep.failed or (sandbox.backend in sweep.unreachable and config is not None):
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.deployed.worker import on_worker
 from harness.reaper import Sweep, reap
 from harness.sandbox import SANDBOXES, SandboxConfig
+from tasks.orphans import sweep_engines
 
 
 class CleanForm(BaseModel):
@@ -26,13 +27,15 @@ class CleanForm(BaseModel):
 
 @flow(name="clean", flow_run_name="clean")
 async def clean(what: CleanForm = CleanForm()) -> dict[str, Any]:  # noqa: B008  (never changed)
-    """Remove sandboxes, containers and folders whose process has died. What is alive, or another's, is left alone.
+    """Remove sandboxes, containers and folders whose process has died, and engines of dead runs at RAY_ADDRESS. What is
+    alive, or another's, is left alone.
 
     Args:
         what: Where to look.
     """
     async with on_worker("clean"):
         sweep = await asyncio.to_thread(reap, SandboxConfig(), what.backends, apply=what.apply)
+        await asyncio.to_thread(sweep_engines, sweep, apply=what.apply)
     return told(sweep, what.apply)
 
 

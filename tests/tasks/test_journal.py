@@ -5,6 +5,7 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.killed import in_child, limit_file_size
 
 from tasks import journal as module
 from tasks.journal import (
@@ -48,6 +49,24 @@ def test_a_damaged_file_is_named(tmp_path, damage):
     (tmp_path / "x.json").write_bytes(damage)
     with pytest.raises(JournalError, match=r"x\.json is damaged .*remove it"):
         read_json(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda path: write_text(path, "x" * 2**16), lambda path: write_table(path, pa.table({"a": range(2**16)}))],
+    ids=["text", "table"],
+)
+def test_on_a_full_disk_the_old_file_stays_and_nothing_else(tmp_path, write):
+    path = tmp_path / "x"
+    path.write_text("old")
+
+    def fill():
+        limit_file_size(1000)
+        with pytest.raises(OSError):
+            write(path)
+
+    in_child(fill)
+    assert [file.name for file in tmp_path.iterdir()] == ["x"] and path.read_text() == "old"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def launched(monkeypatch):
         yield None
 
     class Pool:
-        attach = classmethod(lambda cls, name: cls())
+        @classmethod
+        async def attach_serving(cls, name, replicas):
+            return cls()
 
     for name, value in {
         "run_trial_with_retries": run_trial,

@@ -103,7 +103,7 @@ def world(monkeypatch):
     learner.residency.offload([])
     device.there = {"weights", "kv_cache"}
     return SimpleNamespace(
-        device=device, learner=learner, replica=replica, replicas=ReplicaPool([Remote(replica)]), version=0
+        device=device, learner=learner, replica=replica, replicas=ReplicaPool({0: Remote(replica)}), version=0
     )
 
 
@@ -206,6 +206,6 @@ async def test_replicas_that_disagree_are_named(world):
     other = Replica(None)
     other._engine = Engine(Device())
     other._phase.sleep()
-    world.replicas.actors.append(Remote(other))
+    world.replicas = ReplicaPool(dict(enumerate([*world.replicas.actors, Remote(other)])))
     with pytest.raises(PhaseError, match="are asleep and awake"):
         await learner_turn(world.learner, world.replicas)

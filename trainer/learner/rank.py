@@ -84,6 +84,7 @@ class LearnerRank:
         self.updates = 0
         self._sender = WeightSender(rank)
         self._residency = Residency()
+        self._booted = False
         self._record: UpdateRecord | None = None
         self._reference: PackedModel | None = None
         self._critic: PackedModel | None = None
@@ -120,6 +121,7 @@ class LearnerRank:
             self._reference = LoraBase(self._policy) if self.config.lora else build_reference(model_path, self.config)
         if self.config.critic is not None:
             self.adopt_critic(build_critic(model_path, self.config))
+        self._booted = True
 
     def adopt(self, policy: PackedModel) -> None:
         """Train this policy."""
@@ -297,6 +299,16 @@ class LearnerRank:
                     f"{checkpoint.path}: restored {what} have fingerprint {restored and restored[:12]}, "
                     f"saved were {saved and saved[:12]}"
                 )
+
+    def booted(self) -> tuple[str, LearnerConfig, AlgorithmConfig]:
+        """Model, config and algorithm that this rank computes with.
+
+        Raises:
+            LearnerError: its boot has not come to an end.
+        """
+        if not self._booted:
+            raise LearnerError("the boot of this rank was interrupted")
+        return self._model_path, self.config, self.algorithm
 
     def state(self) -> int:
         """Number of updates applied."""

@@ -1,32 +1,39 @@
 """All replicas as one policy: sessions stick to a replica, and replicas carry about equally many."""
 
 import asyncio
+import logging
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.placement import cpu_threads, find_all, find_or_start, on_node
+from trainer.placement import cpu_threads, find_numbered, find_or_start, on_node
 from trainer.rollout import Generation, Sampling
+from trainer.serving.boot import Boot
 from trainer.serving.config import ServingConfig
 from trainer.serving.phases import Memory
 from trainer.serving.replica import Replica, ReplicaError
 from trainer.serving.routing import require_capture
+from trainer.serving.seats import Seats, serves
 from trainer.serving.transports import transport_of
 
 PROBE_SECONDS = 120.0
 EXTENSION = "trainer.serving.extension.WorkerExtension"
 
+_log = logging.getLogger(__name__)
+
 
 class ReplicaPool:
     """The replicas of one run. Implements `trainer.rollout.Policy`."""
 
-    def __init__(self, actors: Sequence[Any]) -> None:
-        self.actors = list(actors)
-        self._home: dict[str, int] = {}
-        self._load: Counter[int] = Counter()
+    def __init__(self, actors: Mapping[int, Any], run_name: str | None = None, absent: Iterable[int] = ()) -> None:
+        self._seats = Seats(actors, run_name, absent)
         self._requests = 0
+
+    @property
+    def actors(self) -> list[Any]:
+        """The replicas that are there."""
+        return self._seats.actors
 
     @classmethod
     async def start(
@@ -47,27 +54,20 @@ class ReplicaPool:
         """
         require_capture(config, bool(gpus))
         _require_eager(config, bool(gpus))
-        actors, boots = [], []
-        for i in range(config.replicas):
-            actor, is_new = find_or_start(
-                f"{run_name}/replica/{i}",
-                Replica,
-                str(log_file) if log_file else None,
-                threads=config.threads or cpu_threads(),
-                gpus=0 if devices else gpus * config.tensor_parallel,
-                place=on_node(devices[i][0]) if devices else None,
-                VLLM_CPU_KVCACHE_SPACE=str(config.kv_cache_gib),
-                **({"CUDA_VISIBLE_DEVICES": devices[i][1]} if devices else {}),
-                # on CPUs vLLM refuses one process unless told so here
-                VLLM_ENABLE_V1_MULTIPROCESSING="0",
-                # the only model runner of vLLM's that tells which experts it chose
-                **({"VLLM_USE_V2_MODEL_RUNNER": "1"} if config.capture_routing else {}),
-            )
-            actors.append(actor)
-            if is_new:
-                boots.append(actor.boot.remote(str(model), config, EXTENSION, transport_of(config, bool(gpus))))
-        await asyncio.gather(*boots)
-        return cls(actors)
+        own = 0 if devices else gpus * config.tensor_parallel
+        boot = Boot(str(model), config, transport_of(config, bool(gpus)), own, str(log_file) if log_file else None)
+        started = [
+            _find_or_start(run_name, number, boot, devices[number] if devices else None)
+            for number in range(config.replicas)
+        ]
+        await asyncio.gather(*(_boot(actor, boot) for actor, is_new in started if is_new))
+        return cls({number: actor for number, (actor, _) in enumerate(started)}, run_name)
+
+    @classmethod
+    async def start_again(cls, run_name: str, boot: Boot, numbers: Iterable[int]) -> None:
+        """Boot replicas in the place of those that died. They serve nothing before a sync."""
+        actors = [_find_or_start(run_name, number, boot)[0] for number in numbers]
+        await asyncio.gather(*(_boot(actor, boot, serves=False) for actor in actors))
 
     @classmethod
     def attach(cls, run_name: str) -> "ReplicaPool":
@@ -76,24 +76,50 @@ class ReplicaPool:
         Raises:
             ReplicaError: there are none.
         """
-        actors = find_all(f"{run_name}/replica")
-        if not actors:
+        found = find_numbered(f"{run_name}/replica")
+        if not found:
             raise ReplicaError(f"no replica of {run_name} is alive; start the run again, it goes on where it stopped")
-        return cls(actors)
+        return cls(found, run_name)
+
+    @classmethod
+    async def attach_serving(cls, run_name: str, replicas: int) -> "ReplicaPool":
+        """Those of a run's `replicas` that serve; the others get sessions once they do as well.
+
+        Raises:
+            ReplicaError: none is alive, or none serves.
+        """
+        found = find_numbered(f"{run_name}/replica")
+        pool = cls(found, run_name, absent=set(range(replicas)) - found.keys())
+        ready = await asyncio.gather(*map(serves, found.values()))
+        for actor in [actor for actor, serving in zip(found.values(), ready, strict=True) if not serving]:
+            pool._seats.lose(actor)
+        if not pool.actors:
+            raise ReplicaError(f"no replica of {run_name} serves: they died, or a sync failed")
+        return pool
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
-        """Sample an answer on the session's replica; cancelling the call stops the generation."""
+        """Sample an answer on the session's replica; cancelling the call stops the generation.
+
+        A session whose replica has died goes on with another: what it has been told is all in `prompt_ids`.
+
+        Raises:
+            ReplicaError: no replica is left.
+        """
+        from ray.exceptions import RayActorError
+
+        while True:
+            actor = self._seats.home_of(session_id)
+            try:
+                return await self._sample(actor, prompt_ids, sampling, session_id)
+            except RayActorError as death:
+                _log.warning("session %s goes on elsewhere, its replica died: %s", session_id, _first_line(death))
+                self._seats.lose(actor)
+
+    async def _sample(self, actor: Any, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
         import ray
 
-        home = self._home.get(session_id)
-        if home is None:
-            home = min(range(len(self.actors)), key=lambda i: self._load[i])
-            self._home[session_id] = home
-            self._load[home] += 1
         self._requests += 1
-        reference = self.actors[home].generate.remote(
-            prompt_ids, sampling, f"{session_id}-{os.getpid()}-{self._requests}"
-        )
+        reference = actor.generate.remote(prompt_ids, sampling, f"{session_id}-{os.getpid()}-{self._requests}")
         try:
             generation: Generation = await reference
         except asyncio.CancelledError:
@@ -103,9 +129,7 @@ class ReplicaPool:
 
     def release(self, session_id: str) -> None:
         """Forget a session, so that its replica counts as less loaded."""
-        home = self._home.pop(session_id, None)
-        if home is not None:
-            self._load[home] -= 1
+        self._seats.release(session_id)
 
     async def versions(self) -> list[int | None]:
         """The weight version of each replica, None for one that serves nothing."""
@@ -120,11 +144,22 @@ class ReplicaPool:
             )
 
     async def require_serving(self) -> None:
-        """Raises an error unless every replica answers a one-token probe: a dead engine may still say its version."""
+        """A dead engine may still say its version: those that answer no one-token probe get no more sessions.
+
+        Raises:
+            ReplicaError: one has no version to serve, as after a sync that failed.
+            Exception: what the first of them died of, if none answers.
+        """
+        actors = self.actors
+        probes = await asyncio.gather(*map(_probe, actors), return_exceptions=True)
+        errors = [(actor, error) for actor, error in zip(actors, probes, strict=True) if error is not None]
+        for actor, _ in errors:
+            self._seats.lose(actor)
+        if not self.actors:
+            raise next((error for _, error in errors), ReplicaError("no replica is left"))
         versions = await self.versions()
         if None in versions:
             raise ReplicaError(f"replicas serve weight versions {versions}: a sync failed")
-        await asyncio.wait_for(asyncio.gather(*(actor.probe.remote() for actor in self.actors)), PROBE_SECONDS)
 
     async def frozen(self) -> int:
         """Requests that the last sync froze, which then went on."""
@@ -157,9 +192,55 @@ class ReplicaPool:
         """Stop engines and actors; safe when some are dead already."""
         import ray
 
-        await asyncio.gather(*(actor.shutdown.remote() for actor in self.actors), return_exceptions=True)
-        for actor in self.actors:
+        actors = self.actors
+        await asyncio.gather(*(actor.shutdown.remote() for actor in actors), return_exceptions=True)
+        for actor in actors:
             ray.kill(actor)
+
+
+async def boots_of(run_name: str) -> dict[int, Boot | Exception]:
+    """By number, what each replica that is up was booted with, or why it does not answer."""
+    found = find_numbered(f"{run_name}/replica")
+    told = await asyncio.gather(*map(_booted, found.values()))
+    return dict(zip(found, told, strict=True))
+
+
+async def _booted(actor: Any) -> Boot | Exception:
+    try:
+        boot: Boot = await asyncio.wait_for(actor.booted.remote(), PROBE_SECONDS)
+    except Exception as error:
+        return error
+    return boot
+
+
+def _find_or_start(run_name: str, number: int, boot: Boot, device: tuple[str, str] | None = None) -> tuple[Any, bool]:
+    """The actor of a replica, on the node and GPUs of `device` if given, and whether it had to be started."""
+    return find_or_start(
+        f"{run_name}/replica/{number}",
+        Replica,
+        boot.log_file,
+        threads=boot.config.threads or cpu_threads(),
+        gpus=boot.gpus,
+        place=on_node(device[0]) if device else None,
+        VLLM_CPU_KVCACHE_SPACE=str(boot.config.kv_cache_gib),
+        **({"CUDA_VISIBLE_DEVICES": device[1]} if device else {}),
+        # on CPUs vLLM refuses one process unless told so here
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",
+        # the only model runner of vLLM's that tells which experts it chose
+        **({"VLLM_USE_V2_MODEL_RUNNER": "1"} if boot.config.capture_routing else {}),
+    )
+
+
+async def _boot(actor: Any, boot: Boot, serves: bool = True) -> None:
+    await actor.boot.remote(boot.model, boot.config, EXTENSION, boot.transport, serves)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+async def _probe(actor: Any) -> None:
+    await asyncio.wait_for(actor.probe.remote(), PROBE_SECONDS)
 
 
 def _require_eager(config: ServingConfig, gpus: bool) -> None:

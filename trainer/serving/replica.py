@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from trainer.rollout import Generation, Sampling
 from trainer.serving.adapters import NUMBER, room_for, write_adapters
+from trainer.serving.boot import Boot
 from trainer.serving.buckets import Manifest
 from trainer.serving.config import ServingConfig
 from trainer.serving.errors import ReplicaError
@@ -57,9 +58,15 @@ class Replica:
         self._keeps_kv = False
         self._patience = 0.0
         self._frozen = 0
+        self._booted: Boot | None = None
 
-    async def boot(self, model_path: str, config: ServingConfig, extension: str, transport: str) -> None:
-        """Start the engine on the weights at `model_path`, as version 0; syncs will come by `transport`."""
+    async def boot(
+        self, model_path: str, config: ServingConfig, extension: str, transport: str, serves: bool = True
+    ) -> None:
+        """Start the engine on the weights at `model_path`, as version 0; syncs will come by `transport`.
+
+        One that is started in the middle of a run `serves` nothing before a sync: its weights are of long ago.
+        """
         _log_to(self._log_file)
         import torch
         from vllm import AsyncEngineArgs
@@ -95,12 +102,15 @@ class Replica:
         )
         self._captures, self._patience = config.capture_routing, config.sync_timeout
         self._keeps_kv = config.kv_after_sync == "keep"
+        if not serves:
+            self._phase.version = None
         self._engine = AsyncLLM.from_engine_args(args)
         await self._engine.update_weight_version(str(INITIAL_VERSION))
         if transport == "shared_memory":
             await self.init_transfer({})
         if self._log_file is not None:
             self._stats = asyncio.create_task(self._log_throughput())
+        self._booted = Boot(model_path, config, transport, _gpus(), self._log_file)
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str) -> Generation:
         """Sample an answer. Cancelling the call aborts the request in the engine.
@@ -266,6 +276,21 @@ class Replica:
         """Generate one token, which proves more than an open port."""
         await self.generate([1], Sampling(max_tokens=1), f"probe-{os.urandom(8).hex()}")
 
+    async def booted(self) -> Boot:
+        """What this replica was started with, once its engine has proven that it lives.
+
+        Raises:
+            ReplicaError: its boot has not come to an end.
+            Exception: what the engine died of.
+        """
+        if self._booted is None:
+            raise ReplicaError("the boot of this replica was interrupted")
+        if self._phase.memory is Memory.AWAKE and self._phase.version is not None:
+            await self.probe()
+        else:
+            await self.memory_used()
+        return self._booted
+
     async def pid_tree(self) -> list[int]:
         """Process ids of this actor and of the engine's processes."""
         import psutil
@@ -313,6 +338,13 @@ class Replica:
         while True:
             await asyncio.sleep(10)
             await self._engine.do_log_stats()
+
+
+def _gpus() -> int:
+    """GPUs that Ray has given to this actor."""
+    import ray
+
+    return len(ray.get_gpu_ids()) if ray.is_initialized() else 0
 
 
 def _spread(spans: Any, tokens: int) -> list[int]:

@@ -8,6 +8,7 @@ import pytest
 from support.scripted import generation
 
 from trainer.rollout import ReleasingPolicy, Sampling
+from trainer.serving import seats
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.replica import ReplicaError
@@ -33,6 +34,10 @@ class Actor:
             raise ReplicaError("engine is dead")
 
 
+def pool_of(*actors):
+    return ReplicaPool(dict(enumerate(actors)))
+
+
 async def ask(pool, *sessions):
     for session in sessions:
         await pool.generate([1], Sampling(), session)
@@ -44,7 +49,7 @@ def sessions_of(actor):
 
 async def test_a_session_stays_on_its_replica():
     actors = [Actor(), Actor(), Actor()]
-    pool = ReplicaPool(actors)
+    pool = pool_of(*actors)
     names = [f"session-{i}" for i in range(9)]
     await ask(pool, *names, *reversed(names), *names)
     homes = [sessions_of(actor) for actor in actors]
@@ -54,13 +59,13 @@ async def test_a_session_stays_on_its_replica():
 
 async def test_request_ids_never_repeat():
     actor = Actor()
-    await ask(ReplicaPool([actor]), "a", "a", "b")
+    await ask(pool_of(actor), "a", "a", "b")
     assert max(Counter(actor.requests).values()) == 1
 
 
 async def test_a_released_session_makes_room():
     actors = [Actor(), Actor()]
-    pool = ReplicaPool(actors)
+    pool = pool_of(*actors)
     await ask(pool, "a", "b", "c")
     pool.release("b")
     pool.release("never seen")
@@ -70,7 +75,7 @@ async def test_a_released_session_makes_room():
 
 async def test_a_session_is_released_once():
     actors = [Actor(), Actor()]
-    pool = ReplicaPool(actors)
+    pool = pool_of(*actors)
     await ask(pool, "a", "b", "c")
     for _ in range(3):
         pool.release("a")
@@ -87,7 +92,7 @@ async def test_cancelling_stops_the_generation(monkeypatch):
     monkeypatch.setattr(ray, "cancel", cancelled.append)
     forever = asyncio.get_running_loop().create_future()
     actor = SimpleNamespace(generate=SimpleNamespace(remote=lambda *_: forever))
-    call = asyncio.create_task(ReplicaPool([actor]).generate([1], Sampling(), "a"))
+    call = asyncio.create_task(pool_of(actor).generate([1], Sampling(), "a"))
     await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -96,26 +101,64 @@ async def test_cancelling_stops_the_generation(monkeypatch):
 
 
 async def test_all_replicas_must_serve_the_version():
-    pool = ReplicaPool([Actor(version=2), Actor(version=1)])
+    pool = pool_of(Actor(version=2), Actor(version=1))
     assert await pool.versions() == [2, 1]
     with pytest.raises(ReplicaError, match=r"versions \[2, 1\], the run is at 2"):
         await pool.require_version(2)
-    await ReplicaPool([Actor(version=2)] * 2).require_version(2)
+    await pool_of(Actor(version=2), Actor(version=2)).require_version(2)
 
 
-async def test_an_engine_that_is_dead_behind_its_actor_is_noticed():
-    await ReplicaPool([Actor()]).require_serving()
+async def test_an_engine_that_is_dead_behind_its_actor_gets_no_more_sessions():
+    dead, alive = Actor(alive=False), Actor()
+    pool = pool_of(dead, alive)
+    await pool.require_serving()
+    await ask(pool, "a", "b")
+    assert not dead.requests and sessions_of(alive) == {"a", "b"}
     with pytest.raises(ReplicaError, match="dead"):
-        await ReplicaPool([Actor(), Actor(alive=False)]).require_serving()
+        await pool_of(Actor(alive=False)).require_serving()
+
+
+async def test_sessions_of_a_replica_that_dies_go_on_with_another():
+    dying, alive = Actor(), Actor()
+    pool = pool_of(dying, alive)
+    await ask(pool, "a", "b")
+    dying.generate.remote = dies
+    await ask(pool, "a", "b", "c")
+    assert sessions_of(alive) == {"a", "b", "c"} and sessions_of(dying) == {"a"}
+    alive.generate.remote = dies
+    with pytest.raises(ReplicaError, match="the last replica died"):
+        await ask(pool, "a")
+
+
+async def dies(*_):
+    from ray.exceptions import ActorDiedError
+
+    raise ActorDiedError
+
+
+@pytest.mark.parametrize(("version", "comes_back"), [(3, True), (None, False)])
+async def test_another_that_takes_its_place_gets_sessions_once_it_has_weights(monkeypatch, version, comes_back):
+    """Looked for by name, as every process that samples does for itself."""
+    dead, alive, fresh = Actor(), Actor(), Actor(version=version)
+    monkeypatch.setattr(seats, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(seats, "find_numbered", lambda prefix: {0: fresh} if prefix == "p/e/replica" else {})
+    pool = ReplicaPool({0: dead, 1: alive}, "p/e")
+    dead.generate.remote = dies
+    await ask(pool, "a")
+    await asyncio.sleep(0.1)
+    await ask(pool, "b")
+    await asyncio.sleep(0.1)
+    await ask(pool, "c", "d", "e")
+    assert bool(fresh.requests) == comes_back
 
 
 async def test_an_engine_whose_sync_failed_is_noticed():
     with pytest.raises(ReplicaError, match="a sync failed"):
-        await ReplicaPool([Actor(version=None)]).require_serving()
+        await pool_of(Actor(version=None)).require_serving()
 
 
 async def test_the_proxy_sees_that_the_pool_wants_to_know_when_a_session_ends():
-    assert isinstance(ReplicaPool([Actor()]), ReleasingPolicy)
+    assert isinstance(pool_of(Actor()), ReleasingPolicy)
 
 
 async def test_a_compiled_engine_on_cpus_is_refused(tmp_path):

@@ -1,0 +1,109 @@
+"""What a crash costs: one run is killed at each of many points and started again, another one is left alone.
+
+A tiny policy in full precision, real engines, real sandboxes. SIGKILL goes to the flow's process on both sides of every
+file that a step leaves, and at random instants within; to a learner's rank, to the engine, to Prefect's server and to
+the whole Ray cluster in the middle of a step. The run is started again each time, by the same names.
+
+`kill_points`: how many were carried out.
+`lost_trials`: trials that had ended and are gone, or are others than before.
+`weights_identical`: whether every update gave the very weights of the run that was left alone.
+`resume_seconds_p50`: from the start of a flow whose engines outlived the one before to the stage that was cut, median.
+`resume_over_step`: the same over the median step of the run that was left alone.
+
+Flows are forked from a process that has imported all they need, and Ray outlives them. `TESTGRAD_CRASH_POINTS` takes
+only so many points.
+"""
+
+import os
+from collections.abc import Sequence
+from statistics import median
+
+from bench.crash.cuts import Cut, boundaries, instants
+from bench.crash.evidence import Lost
+from bench.crash.matrix import TRIALS, Result, run_matrix
+from bench.crash.world import world
+from bench.output import arguments, report, say, scratch
+
+SEED = 7
+STEPS = 6
+POINTS = "TESTGRAD_CRASH_POINTS"
+
+
+def main() -> None:
+    """Kill, start again, compare."""
+    options = arguments(__doc__ or "")
+    cuts, steps = (quick_cuts(), 2) if options.quick else (all_cuts(), STEPS)
+    if POINTS in os.environ:
+        cuts = spread(cuts, int(os.environ[POINTS]))
+    with scratch(options.root) as root, world(root) as found:
+        say(f"{len(cuts)} kill points in {steps} steps")
+        result = run_matrix(found, steps, cuts, say)
+    _print(result)
+
+
+def all_cuts() -> list[Cut]:
+    """In the order of a run."""
+    others = [
+        Cut("prefect", 3, "groups.parquet"),
+        Cut("engine", 3, "trial.json", delay=0.2),
+        Cut("databases", 3, "verdict.json", nth=2),
+        Cut("rank", 3, "batch.parquet", delay=0.05),
+        Cut("disk", 3, "update.json"),
+        Cut("ray", 3, "sync.json"),
+    ]
+    return [
+        *boundaries(1, TRIALS),
+        *instants(2, 9, SEED),
+        *others,
+        *boundaries(4, TRIALS),
+        *instants(5, 9, SEED + 1),
+        Cut("engine", 6, "groups.parquet", delay=0.3),
+        Cut("rank", 6, "update.json", "before"),
+        Cut("rank", 6, "record.json"),
+    ]
+
+
+def quick_cuts() -> list[Cut]:
+    """Some of the most telling, in two steps."""
+    return [
+        Cut("flow", 1, "trial.json", nth=2),
+        Cut("flow", 1, "verdict.json", "before", nth=3),
+        Cut("flow", 1, "update.json", "before"),
+        Cut("flow", 1, "sync.json", "before"),
+        Cut("flow", 2, "groups.parquet", delay=0.3),
+        Cut("flow", 2, "record.json", "before"),
+    ]
+
+
+def spread(cuts: Sequence[Cut], number: int) -> list[Cut]:
+    """So many of them, from the whole length."""
+    if not 1 <= number <= len(cuts):
+        raise ValueError(f"{POINTS} is {number}; there are 1 to {len(cuts)} points")
+    return [cuts[place * len(cuts) // number] for place in range(number)]
+
+
+def _print(result: Result) -> None:
+    resumes = [seconds for _, seconds in result.resumed]
+    rows = [[str(cut), f"{seconds:.1f}"] for cut, seconds in result.resumed]
+    if result.first_other_step is not None:
+        say(f"step {result.first_other_step} gave other weights than the run that was left alone")
+    for cut in result.missed:
+        say(f"not carried out, the run had come to its end: {cut}")
+    report(
+        "recovery: seconds until a cut stage goes on",
+        ["cut", "seconds"],
+        rows,
+        {
+            "kill_points": len(result.made),
+            "lost_trials": len(result.lost),
+            "weights_identical": result.first_other_step is None,
+            "resume_seconds_p50": median(resumes),
+            "resume_over_step": median(resumes) / result.step_seconds,
+        },
+    )
+    if result.lost or result.first_other_step is not None:
+        raise Lost("trials were lost, or weights are others; see above")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Which engines that are up a run goes on with; real ones are killed in tests/integration/crash."""
+
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from support.checkpoints import write_checkpoint
+from support.journals import make_run
+
+from harness.reaper import Sweep
+from harness.sandbox.owner import this_host
+from tasks import orphans, reattach
+from tasks.journal import step_label, write_json
+from tasks.lease import lease
+from trainer.algorithms.config import AlgorithmConfig
+from trainer.learner.config import LearnerConfig
+from trainer.learner.errors import LearnerError
+from trainer.ownership import Owner
+from trainer.serving.boot import Boot
+from trainer.serving.config import ServingConfig
+
+LEARNER = LearnerConfig(ranks=2)
+ALGORITHM = AlgorithmConfig()
+SERVING = ServingConfig(replicas=2)
+BOOT = Boot("/model", SERVING, "shared_memory", 0, None)
+
+
+class Rank:
+    """An actor that answers with what it was booted with, or raises it."""
+
+    def __init__(self, booted=("/model", LEARNER, ALGORITHM), updates=0):
+        self.booted = SimpleNamespace(remote=lambda: self._say(booted))
+        self.state = SimpleNamespace(remote=lambda: self._say(updates))
+
+    async def _say(self, told):
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """Named actors by place and number, and whose they are."""
+    found = SimpleNamespace(actors={}, owners={}, ended=[])
+
+    async def end(place, numbers):
+        for number in list(numbers):
+            del found.actors[place][number]
+            found.ended.append(f"{place}/{number}")
+
+    for module in (reattach, orphans):
+        monkeypatch.setattr(module, "find_numbered", lambda place: found.actors.get(place, {}).copy())
+        monkeypatch.setattr(module, "end_numbered", end)
+        monkeypatch.setattr(module, "owner_of", found.owners.get)
+    monkeypatch.setattr(reattach, "note_owner", found.owners.__setitem__)
+    monkeypatch.setattr(reattach, "release", lambda name: found.ended.append(name))
+    return found
+
+
+async def fault(run, config=LEARNER, model="/model"):
+    return await reattach.fault_of_learner(run, model, config, ALGORITHM)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "why"),
+    [
+        ({}, None),
+        ({0: Rank(), 1: Rank()}, None),
+        ({1: Rank()}, r"of 2 ranks only \[1\] are alive"),
+        ({0: Rank(), 1: Rank(LearnerError("the boot of this rank was interrupted"))}, "boot of this rank"),
+        ({0: Rank(), 1: Rank(("/other", LEARNER, ALGORITHM))}, "booted with other settings"),
+        ({0: Rank(updates=0), 1: Rank(updates=1)}, r"different numbers of updates: \[0, 1\]"),
+        ({0: Rank(updates=1), 1: Rank(updates=1)}, "at update 1, the journal is at 0, and no checkpoint leads back"),
+        ({0: Rank(updates=-1), 1: Rank(updates=-1)}, "in the middle of an update that failed"),
+    ],
+)
+async def test_a_learner_is_used_only_if_it_is_whole(tmp_path, cluster, ranks, why):
+    run = make_run(tmp_path)
+    cluster.actors[f"{run.name}/learner"] = ranks
+    told = await fault(run)
+    if why is None:
+        assert told is None
+    else:
+        with pytest.raises(AssertionError, match=why):
+            raise AssertionError(told)
+
+
+async def test_a_schedule_that_has_become_longer_wants_another_learner(tmp_path, cluster):
+    run = make_run(tmp_path)
+    cluster.actors[f"{run.name}/learner"] = {0: Rank(), 1: Rank()}
+    assert "other settings" in await fault(run, LEARNER.over(LEARNER.lr_total_steps + 1))
+
+
+async def test_a_checkpoint_leads_a_learner_back(tmp_path, cluster):
+    run = make_run(tmp_path)
+    cluster.actors[f"{run.name}/learner"] = {0: Rank(updates=2), 1: Rank(updates=2)}
+    write_json(run.journal.stage_dir(step_label(1)) / "update.json", {})
+    assert "no checkpoint leads back" in await fault(run)
+    write_checkpoint(run.journal.checkpoints, 1)
+    assert await fault(run) is None
+
+
+async def test_only_what_is_ill_is_ended(tmp_path, cluster, monkeypatch):
+    run = make_run(tmp_path)
+    cluster.actors = {
+        f"{run.name}/learner": {0: Rank(), 1: Rank()},
+        f"{run.name}/replica": {0: "well", 1: "dead", 2: "too many"},
+    }
+
+    async def boots_of(name):
+        return {0: BOOT, 1: LearnerError("engine is dead"), 2: BOOT}
+
+    monkeypatch.setattr(reattach, "boots_of", boots_of)
+    await reattach.end_unfit(run, "/model", SERVING, LEARNER, ALGORITHM)
+    assert cluster.ended == [f"{run.name}/replica/1", f"{run.name}/replica/2"]
+    assert await reattach.faults_of_engines(run, "/model", SERVING, LEARNER, ALGORITHM) == [
+        "replica 1 is not alive",
+        "replica 1: LearnerError: engine is dead",
+        "replica 2: it was booted with other settings",
+    ]
+
+
+async def test_who_shares_devices_boots_in_turn(tmp_path, cluster, monkeypatch):
+    run = make_run(tmp_path)
+    colocated = SimpleNamespace(replicas=1, colocated=True)
+    cluster.actors = {f"{run.name}/learner": {1: Rank()}, f"{run.name}/replica": {0: "well"}}
+
+    async def boots_of(name):
+        return {0: replace(BOOT, config=colocated)}
+
+    monkeypatch.setattr(reattach, "boots_of", boots_of)
+    await reattach.end_unfit(run, "/model", colocated, LEARNER, ALGORITHM)
+    assert cluster.ended == [f"{run.name}/learner/1", f"{run.name}/learner", f"{run.name}/replica/0"]
+
+
+def test_engines_of_a_living_run_elsewhere_are_not_taken(tmp_path, cluster):
+    run, other = make_run(tmp_path / "mine"), make_run(tmp_path / "other")
+    reattach.claim(other)
+    assert not reattach.owns(run)
+    with lease(other.journal.root, "train"):
+        with pytest.raises(reattach.EnginesTaken, match=r"engines named .* choose another experiment name"):
+            reattach.claim(run)
+        reattach.claim(other)
+    reattach.claim(run)
+    assert reattach.owns(run) and not reattach.owns(other)
+
+
+@pytest.mark.parametrize(("host", "may_live"), [("elsewhere.1", True), (this_host(), False)])
+def test_a_folder_that_cannot_be_seen_proves_nothing_but_on_this_host(tmp_path, host, may_live):
+    assert reattach.may_live(Owner(str(tmp_path / "none"), host)) == may_live
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_orphans_are_engines_whose_run_is_dead(tmp_path, cluster, monkeypatch, applied):
+    dead, alive, idle = (make_run(tmp_path, experiment=name) for name in ("dead", "alive", "idle"))
+    for run in (dead, alive):
+        run.journal.root.mkdir(parents=True)
+        cluster.actors |= {f"{run.name}/learner": {0: Rank()}, f"{run.name}/replica": {0: "well"}}
+    for run in (dead, alive, idle):
+        reattach.claim(run)
+    monkeypatch.setattr(orphans, "owned_runs", lambda: sorted(cluster.owners))
+    monkeypatch.setattr(orphans, "forget_owner", cluster.owners.pop)
+    monkeypatch.setattr(orphans, "ray_cluster", lambda: lease(tmp_path / "connection", "clean"))
+    monkeypatch.setitem(os.environ, "RAY_ADDRESS", "10.0.0.1:6379")
+    sweep = Sweep()
+    with lease(alive.journal.root, "train"):
+        orphans.sweep_engines(sweep, apply=applied)
+    assert [leftover.name for leftover in sweep.found] == [dead.name] and not sweep.failed and not sweep.unreachable
+    gone = [f"{dead.name}/learner/0", f"{dead.name}/learner", f"{dead.name}/replica/0"]
+    assert cluster.ended == (gone if applied else [])
+    assert (dead.name in cluster.owners) == (not applied)
