@@ -70,7 +70,7 @@ class Page:
         for text in texts:
             self.wait(f"({_TEXT}).toLowerCase().includes({json.dumps(text.lower())})", f"the text {text!r}")
 
-    def click(self, text: str, selector: str = "button, a, [role=tab], [role=button]") -> None:
+    def click(self, text: str, selector: str = "button, a, [role=tab], [role=tablist] > *, [role=button]") -> None:
         """Click on what bears a text."""
         find = (
             f"[...document.querySelectorAll({json.dumps(selector)})].find(e => e.offsetParent !== null && "
