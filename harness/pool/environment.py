@@ -2,7 +2,7 @@
 
 from pathlib import PurePosixPath
 
-from harness.pool.task import Task, TaskError
+from harness.pool.task import Task, TaskEnvironment, TaskError
 from harness.sandbox import WORKSPACE, SandboxConfig, SandboxUnavailable, with_image
 from harness.sandbox.base import check_mount
 
@@ -25,23 +25,30 @@ def sandbox_for(task: Task, config: SandboxConfig) -> SandboxConfig:
         return config
     try:
         config = with_image(config, wanted.image)
-        if wanted.workdir is not None:
-            check_workdir(wanted.workdir, wanted.python)
+        check_environment(wanted)
     except (SandboxUnavailable, ValueError) as error:
         raise UnfitTask(f"{task.path} needs image {wanted.image}: {error}") from error
     return config.model_copy(update={"workdir": wanted.workdir, "project_python": wanted.python})
 
 
-def check_workdir(workdir: str, python: str | None) -> None:
-    """Refuse a repository's folder that the workspace cannot lie over.
+def check_environment(environment: TaskEnvironment) -> None:
+    """Refuse an image whose repository the workspace cannot lie over.
 
     Raises:
-        ValueError: it is a part of the system, or the interpreter is in it and would be hidden.
+        ValueError: its folder is a part of the system, or the interpreter is in it and would be hidden.
     """
+    workdir = environment.workdir
+    if workdir is None:
+        return
     if workdir != WORKSPACE:
         check_mount(workdir)
-    if python is not None and PurePosixPath(python).is_relative_to(workdir):
+    if is_below(environment.python, workdir):
         raise ValueError(
-            f"its interpreter {python} lies below the repository's folder {workdir}, which the workspace hides; build "
-            "an image that has it elsewhere, and name that in [environment] docker_image and [metadata] python"
+            f"its interpreter {environment.python} lies below the repository's folder {workdir}, which the workspace "
+            "hides; import it again and fill it by `testgrad pool fill --images`, which moves the interpreter"
         )
+
+
+def is_below(python: str | None, workdir: str) -> bool:
+    """Whether an interpreter lies in the repository's folder."""
+    return python is not None and PurePosixPath(python).is_relative_to(workdir)

@@ -34,6 +34,7 @@ __all__ = [
     "TaskEnvironment",
     "TaskError",
     "TaskPending",
+    "environment_of",
     "read_task_config",
 ]
 
@@ -130,8 +131,7 @@ class Task:
     @property
     def environment(self) -> TaskEnvironment:
         """The image and the places in it that the task names."""
-        section, python = self.config.environment, self.config.metadata.get("python")
-        return TaskEnvironment(section.docker_image, section.workdir, python if isinstance(python, str) else None)
+        return environment_of(self.config)
 
     def solution_changes(self) -> dict[str, bytes | None] | None:
         """What the solution changes, by path: the content afterwards, None for a deleted file. None: ships none."""
@@ -147,6 +147,12 @@ class Task:
     def editable_files(self) -> list[str]:
         """Sorted paths, relative to the snapshot, of the text files that an agent may change."""
         return sorted(name for name in _regular_files(self.snapshot) if name not in self.grading.visible_tests)
+
+
+def environment_of(config: TaskConfig) -> TaskEnvironment:
+    """The image and the places in it that a `task.toml` names."""
+    section, python = config.environment, config.metadata.get("python")
+    return TaskEnvironment(section.docker_image, section.workdir, python if isinstance(python, str) else None)
 
 
 def _read_text(file: Path, mend: str) -> str:

@@ -6,6 +6,7 @@ Every failure becomes an EngineError, which is the machine's: nothing that runs 
 import contextlib
 import functools
 import http.client
+import io
 import json
 import secrets
 import socket
@@ -24,6 +25,7 @@ from harness.sandbox.docker_config import DockerHost
 API_TIMEOUT = 60.0
 _OLDEST_API = (1, 41)
 _GONE_TIMEOUT = 30.0
+_BUILD_TIMEOUT = 600.0
 
 
 class EngineError(SandboxError):
@@ -202,6 +204,21 @@ class Engine:
         with self._errors(what):
             pieces, _ = self._client.get_archive(name, folder)
             yield from pieces
+
+    def build(self, name: str, dockerfile: str) -> None:
+        """Make the image `name` by a Dockerfile that copies nothing, without a network.
+
+        Raises:
+            EngineError: a step failed, with what it said.
+        """
+        options = {"tag": name, "network_mode": "none", "rm": True, "forcerm": True}
+        client = self._open(_BUILD_TIMEOUT)
+        said = ""
+        with contextlib.closing(client), self._errors(f"build {name}"):
+            for line in client.build(fileobj=io.BytesIO(dockerfile.encode()), decode=True, **options):
+                if "error" in line:
+                    raise EngineError(f"{self.host.url}: build {name}: {line['error']}: {said[-300:].strip()}")
+                said += line.get("stream", "")
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume. Harmless when it is gone.

@@ -8,8 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from harness.pool.builder.config import BuildConfig
-from harness.pool.builder.layout import Layout
+from harness.pool.builder.layout import LEFTOVERS, Layout
 from harness.pool.builder.store import write_tree
+from harness.pool.builder.vendor import VENDOR
 from harness.pool.importers.scripts import check_script, dockerfile, solve_script
 from harness.pool.kinds import split_pytest_id
 from harness.pool.schema import (
@@ -24,8 +25,6 @@ from harness.pool.snapshot import NEVER_SENT
 
 TASK_FORMAT = 1
 """To be raised when a task is written or worded otherwise: those of earlier builds are then made again."""
-
-_LEFTOVERS = (".pyc", ".pyo", ".orig", ".rej", ".bak", ".swp", ".whl", ".egg", ".tar.gz", ".tgz", ".zip", "~")
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,8 @@ def traces(folder: Path, clean: str) -> list[str]:
     for place, folders, names in os.walk(repo):
         here = Path(place).relative_to(repo)
         found += [str(here / name) for name in (*folders, *names) if name in NEVER_SENT]
-        found += [str(here / name) for name in names if name.endswith(_LEFTOVERS)]
+        if here.parts[:1] != (VENDOR,):  # what others' packages bring along tells nothing of this one
+            found += [str(here / name) for name in names if name.endswith(LEFTOVERS)]
         for name in names:
             if name.endswith(".py") and (Path(place) / name).read_bytes() == clean.encode():
                 found.append(f"{here / name} is the clean file")

@@ -24,6 +24,9 @@ _NOT_SOURCE_FOLDERS = {
     *("doc", "docs", "example", "examples", "bench", "benchmark", "benchmarks", "scripts", "script", "tools", "ci"),
     *("build", "dist", "requirements", "samples", "demo", "utils_dev", "misc"),
 }
+LEFTOVERS = (".pyc", ".pyo", ".orig", ".rej", ".bak", ".swp", ".whl", ".egg", ".tar.gz", ".tgz", ".zip", "~")
+"""Ends of the names of files that may hold the clean text: an agent gets none of them."""
+
 _LEFT_OUT = (
     *("build/*", "dist/*", "*.egg-info/*", ".github/*", "PKG-INFO", "*.pyc", "*.pyo", "*.orig", "*.rej", "*.bak", "*~"),
     *("*.whl", "*.egg", "*.tar", "*.tar.gz", "*.tgz", "*.tar.bz2", "*.tar.xz", "*.so", "*.pyd", ".coverage", "*.pth"),
@@ -64,7 +67,11 @@ def take_apart(tree: SourceTree, vendor: Path | None, exclude: Sequence[str], on
         SourceError: it has no tests, or no Python files beside them.
     """
     everything = {path: file for path, file in regular_files(tree.folder) if not _left_out(path, file, exclude)}
-    files = {path: file.read_bytes() for path, file in everything.items() if not _is_test(path)}
+    files = {
+        path: file.read_bytes()
+        for path, file in everything.items()
+        if not _is_test(path) and not path.endswith(LEFTOVERS)
+    }
     hidden = {path: file.read_bytes() for path, file in everything.items() if _is_test(path)}
     hidden = {path: data for path, data in hidden.items() if not path.endswith(".py") or _is_text(data)}
     settings = _settings(files)

@@ -24,6 +24,7 @@ class Draft:
 
     `patch` is the solution, or with `patch_is_bug` what breaks the clean repository, so that its reverse is the
     solution. `solution_files` and `hidden_files` give whole files instead, None for one that is deleted.
+    `hidden_places` are folders of the image, outside `workdir`, that tell the hidden tests.
     `expected_map` gives the status that each test must end with, in place of the two lists.
     """
 
@@ -34,6 +35,7 @@ class Draft:
     image: str | None = None
     workdir: str = "/testbed"
     python: str | None = None
+    hidden_places: tuple[str, ...] = ()
     patch: str = ""
     patch_is_bug: bool = False
     test_patch: str = ""

@@ -5,16 +5,17 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from harness.pool.environment import check_workdir
+from harness.pool.environment import check_environment, is_below
+from harness.pool.importers.adapted import PYTHON
 from harness.pool.importers.archive import unpack_snapshot
 from harness.pool.importers.base import Rejected
-from harness.pool.importers.folder import ORIGIN, PutSnapshot, fill_task
+from harness.pool.importers.folder import HIDDEN_PLACES, ORIGIN, PutSnapshot, fill_task
 from harness.pool.importers.images import ImageSnapshots
 from harness.pool.importers.repos import RepoFolder
 from harness.pool.importers.run import only_one
 from harness.pool.importers.values import ImportProblem
 from harness.pool.index import PoolError, TaskPointer, read_index, root_variable, write_index
-from harness.pool.task import Task, TaskConfig, TaskError, TaskPending, read_task_config
+from harness.pool.task import Task, TaskEnvironment, TaskError, TaskPending, environment_of, read_task_config
 
 
 def fill_index(
@@ -123,16 +124,17 @@ def _from_tar(row: TaskPointer, tars: Path) -> PutSnapshot:
 
 def _fill_from_image(row: TaskPointer, images: ImageSnapshots) -> None:
     config = read_task_config(row.task_path)
-    image = config.environment.docker_image
-    assert image is not None, "a pending task has one"
-    workdir = config.environment.workdir or images.workdir_of(image)
+    wanted = environment_of(config)
+    assert wanted.image is not None, "a pending task has one"
+    source, workdir = wanted.image, wanted.workdir or images.workdir_of(wanted.image)
+    found = TaskEnvironment(source, workdir, wanted.python)
+    covered = is_below(found.python, workdir)
+    removed = config.metadata.get(HIDDEN_PLACES, [])
+    if covered or removed:
+        image = images.adapted(source, found.python if covered else None, removed)
+        found = TaskEnvironment(image, workdir, PYTHON if covered else found.python)
     try:
-        check_workdir(workdir, _python_of(config))
+        check_environment(found)
     except ValueError as error:
         raise ImportProblem(str(error)) from error
-    fill_task(row.task_path, lambda folder: images.write(image, workdir, folder), workdir)
-
-
-def _python_of(config: TaskConfig) -> str | None:
-    python = config.metadata.get("python")
-    return python if isinstance(python, str) else None
+    fill_task(row.task_path, lambda folder: images.write(source, workdir, folder), found)

@@ -26,7 +26,10 @@ from harness.pool.schema import (
     TaskSection,
     VerifierSection,
 )
-from harness.pool.task import Task, TaskError, TaskPending, read_task_config
+from harness.pool.task import Task, TaskEnvironment, TaskError, TaskPending, environment_of, read_task_config
+
+HIDDEN_PLACES = "hidden_places"
+"""Key in `[metadata]` of the places in the image that tell the hidden tests: no trial may start from it as it is."""
 
 PATCH, BUG, TEST_PATCH = "solution.patch", "bug.patch", "test.patch"
 ORIGIN = "origin"
@@ -55,7 +58,7 @@ def write_pending(
     origin = {"repo": draft.repo, "base_commit": draft.base_commit, "dataset": organisation}
     config = TaskConfig(
         task=TaskSection(name=f"{organisation}/{draft.instance_id.replace('+', '-')}", keywords=["repair"]),
-        metadata={**facts, **draft.extra, **({"python": draft.python} if draft.python else {}), ORIGIN: origin},
+        metadata={**facts, **draft.extra, **_places(draft), ORIGIN: origin},
         agent=AgentSection(timeout_sec=agent_timeout, network_mode="no-network"),
         verifier=VerifierSection(timeout_sec=verifier_timeout, network_mode="no-network"),
         environment=EnvironmentSection(network_mode="no-network", docker_image=draft.image, workdir=draft.workdir),
@@ -99,6 +102,9 @@ def finish_task(folder: Path) -> list[str]:
     config = read_task_config(folder)
     repo, solution, tests = folder / "environment" / "repo", folder / "solution", folder / "tests"
     _refuse_links_out(repo)
+    for file in tests.rglob("*"):  # of a row that has them whole; an image may have put them into the repository
+        if file.is_file() and file.name != "test.sh":
+            _write(repo / file.relative_to(tests), None)
     facts = {name: config.metadata[name] for name in Grading.model_fields if name in config.metadata}
     notes: list[str] = []
     hidden: list[str] = []
@@ -137,10 +143,10 @@ def finish_task(folder: Path) -> list[str]:
     return notes
 
 
-def fill_task(folder: Path, put_snapshot: PutSnapshot, workdir: str | None = None) -> list[str]:
+def fill_task(folder: Path, put_snapshot: PutSnapshot, environment: TaskEnvironment | None = None) -> list[str]:
     """Put the snapshot into a pending task and finish it, complete or not at all; returns notes.
 
-    `workdir` is the repository's place in the image, for a task that does not name it itself.
+    `environment` replaces what the task says of its image.
 
     Raises:
         ImportProblem: see `finish_task`, or the task is not pending.
@@ -158,9 +164,8 @@ def fill_task(folder: Path, put_snapshot: PutSnapshot, workdir: str | None = Non
         repo.mkdir(parents=True)
         notes = [*put_snapshot(repo)]
         config = read_task_config(partial)
-        if workdir is not None and config.environment.workdir is None:
-            environment = config.environment.model_copy(update={"workdir": workdir})
-            _write(partial / "task.toml", config.model_copy(update={"environment": environment}).to_toml().encode())
+        if environment is not None and environment != environment_of(config):
+            _write(partial / "task.toml", _moved_to(config, environment).to_toml().encode())
         if ORIGIN in config.metadata:
             notes += finish_task(partial)
         else:
@@ -172,6 +177,20 @@ def fill_task(folder: Path, put_snapshot: PutSnapshot, workdir: str | None = Non
         return notes
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _places(draft: Draft) -> dict[str, Any]:
+    """What `[metadata]` says of the image."""
+    python = {"python": draft.python} if draft.python else {}
+    return python | ({HIDDEN_PLACES: list(draft.hidden_places)} if draft.hidden_places else {})
+
+
+def _moved_to(config: TaskConfig, environment: TaskEnvironment) -> TaskConfig:
+    section = config.environment.model_copy(update={"docker_image": environment.image, "workdir": environment.workdir})
+    python = {} if environment.python is None else {"python": environment.python}
+    before = config.environment.docker_image
+    adapted = {} if before == environment.image else {"adapted_from": before}
+    return config.model_copy(update={"environment": section, "metadata": config.metadata | python | adapted})
 
 
 def _add_pytest_files(facts: dict[str, Any], repo: Path, tests: Path) -> None:

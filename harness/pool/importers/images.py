@@ -1,7 +1,8 @@
 """Snapshots out of images on a Docker engine: the repository's folder as the image has it, without its history.
 
-Nothing of an image is run for that, and what comes out is bounded. Each folder of each image is taken once and kept
-below the pool, named by what the image consists of and not by what it is called; tasks of one image share its files.
+Nothing of an image is run for that, only to adapt one (see `adapted`), and what comes out is bounded. Each folder of
+each image is taken once and kept below the pool, named by what the image consists of and not by what it is called;
+tasks of one image share its files.
 """
 
 import hashlib
@@ -10,10 +11,11 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from harness.pool.importers.adapted import adapting_dockerfile
 from harness.pool.importers.archive import unpack_snapshot
 from harness.pool.importers.values import ImportProblem
 from harness.sandbox import SandboxError
@@ -48,6 +50,22 @@ class ImageSnapshots:
         if len(PurePosixPath(folder).parts) < 2:
             raise ImportProblem(f"image {image} names no working directory; give the repository's as workdir")
         return folder
+
+    def adapted(self, image: str, python: str | None, removed: Sequence[str]) -> str:
+        """An image of this engine made of `image`: see `adapting_dockerfile`. It is made once for each content.
+
+        Raises:
+            ImportProblem: it cannot be made.
+        """
+        dockerfile = adapting_dockerfile(str(self._described(image)["Id"]), python, removed)
+        name = f"testgrad-adapted:{hashlib.sha256(dockerfile.encode()).hexdigest()[:32]}"
+        try:
+            if self._engine.image(name) is None:
+                # not labelled as ours: it is to stay when this process is gone
+                self._engine.build(name, dockerfile)
+        except SandboxError as error:
+            raise ImportProblem(f"image {image} cannot be adapted: {error}") from error
+        return name
 
     def write(self, image: str, workdir: str, target: Path) -> list[str]:
         """Put the files of `workdir` in `image` into the empty folder `target`; returns notes on what is left out.

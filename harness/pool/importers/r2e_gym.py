@@ -17,7 +17,7 @@ from harness.pool.importers.values import ImportProblem, Row
 
 FOLDER = "r2e_tests"
 PYTHON = "/testbed/.venv/bin/python"
-"""The interpreter of its images, in the repository's own folder: a workspace cannot lie over that."""
+"""The interpreter of its images, in the repository's own folder; the tests lie in the root folder."""
 
 _COLOUR = re.compile(r"(?:\x1b|\\u001b|\\x1b)\[\d+m")
 _TAG = re.compile(r"\[/?ISSUE\]")
@@ -51,6 +51,7 @@ def r2e_gym(row: Row) -> Draft:
         base_commit=_base(parsed.get("old_commit_hash"), commit),
         image=image_of(row, None),
         python=PYTHON,
+        hidden_places=(f"/{FOLDER}",),
         solution_files=_solution_files(parsed),
         hidden_files=hidden,
         fail_to_pass=failing,

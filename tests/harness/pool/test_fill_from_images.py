@@ -15,7 +15,7 @@ from harness.pool.importers import import_pool
 from harness.pool.importers.fill import fill_index
 from harness.pool.importers.images import ImageSnapshots
 from harness.pool.snapshot import history_problems, make_clean_copy
-from harness.pool.task import Task
+from harness.pool.task import Task, TaskEnvironment
 from harness.sandbox.docker_config import DockerConfig, DockerHost
 from harness.sandbox.docker_engine import EngineError
 
@@ -30,10 +30,16 @@ class FakeEngine:
     def __init__(self, images):
         self.images = images
         self.taken = []
+        self.built = {}
 
     def image(self, name):
         found = self.images.get(name)
         return found and {"Id": found[0], "Config": {"WorkingDir": "/testbed"}}
+
+    def build(self, name, dockerfile):
+        assert name not in self.images, "once is enough"
+        self.built[name] = dockerfile
+        self.images[name] = (name, {})
 
     @contextmanager
     def archive(self, image, folder, labels):
@@ -131,13 +137,19 @@ def test_a_tree_beyond_the_limits_is_refused(tmp_path, engine, smith, monkeypatc
     assert "or 3 files" in told.reason
 
 
-def test_an_interpreter_below_the_workspace_is_refused(tmp_path, engine, smith):
-    index = imported(tmp_path, smith)
-    file = tmp_path / "pool/tasks" / smith["instance_id"] / "task.toml"
-    file.write_text(file.read_text().replace("/opt/miniconda3/envs/testbed/bin", "/testbed/.venv/bin"))
-    _, (told,) = filled(tmp_path, index)
-    assert "/testbed/.venv/bin/python lies below the repository's folder /testbed" in told.reason
-    assert engine.taken == []
+def test_an_interpreter_below_the_workspace_is_moved_and_what_tells_the_tests_is_removed(tmp_path, engine, smith):
+    index = imported(tmp_path, smith, smith | {"instance_id": "other"})
+    for name in (smith["instance_id"], "other"):
+        file = tmp_path / "pool/tasks" / name / "task.toml"
+        text = file.read_text().replace("/opt/miniconda3/envs/testbed/bin", "/testbed/.venv/bin")
+        file.write_text(text.replace("[metadata]\n", '[metadata]\nhidden_places = ["/r2e tests"]\n'))
+    assert filled(tmp_path, index) == (2, [])
+    ((name, dockerfile),) = engine.built.items()
+    assert dockerfile.startswith("FROM sha256:a\n") and "cp -a /testbed/.venv /opt/testgrad/env" in dockerfile
+    assert "rm -rf '/r2e tests'\n" in dockerfile
+    task = Task.load(file.parent)
+    assert task.environment == TaskEnvironment(name, "/testbed", "/opt/testgrad/env/bin/python")
+    assert task.config.metadata["adapted_from"] == IMAGE and engine.taken == [(IMAGE, "/testbed")]
 
 
 def test_an_image_tells_the_folder_that_a_task_of_harbors_does_not(tmp_path, engine):

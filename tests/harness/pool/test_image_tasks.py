@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.docker import docker_sandbox
 from support.scripted import ScriptedPolicy
-from support.testbed import PYTHON, build_testbed
+from support.testbed import PYTHON, VENV, build_testbed
 from support.tiny import tiny_tokenizer
 
 from harness.patch import Patch
@@ -39,7 +39,7 @@ PROOF = ProofConfig
 if not os.environ.get("TESTGRAD_ALL_DOCKER"):  # one grading of each kind shows it; three times three take a minute
     PROOF = functools.partial(ProofConfig, verifier=VerifierConfig(timeout_sec=60, guess_odds=1.0), runs=1)
 
-BENCH, SMITH = "local/testbed.bench:1", "local/testbed.smith:1"
+BENCH, SMITH, R2E = "local/testbed.bench:1", "local/testbed.smith:1", "local/testbed.r2e:1"
 NEEDS = "from needed import ANSWER\n\n\ndef test_answer():\n    assert ANSWER == 42\n"
 LOGGED = """\
 import unittest
@@ -124,6 +124,41 @@ async def test_rows_of_public_sets_are_filled_proven_and_tried(
     await _what_is_installed_in_place_hooks_into_nothing(task, config)
     containers, volumes = connect(hosts_of(config.docker)[0]).labelled("testgrad.project")
     assert containers == [] and volumes == []
+
+
+@pytest.mark.skipif(not os.environ.get("TESTGRAD_ALL_DOCKER"), reason="TESTGRAD_ALL_DOCKER=1 runs it")
+async def test_an_environment_in_the_repository_is_moved(tmp_path: Path, library: Any) -> None:
+    """R2E-Gym's images, which have it there, and the tests beside it."""
+    tmp_path.chmod(0o755)
+    config = docker_sandbox(docker=DockerConfig(pull="never", image_record=tmp_path / "record.json"))
+    clone = tmp_path / "testbed"
+    shutil.copytree(library.repos / "acme__mathy", clone)
+    subprocess.run(["git", "checkout", "-q", library.base], cwd=clone, check=True)
+    build_testbed(hosts_of(config.docker)[0].url, R2E, clone, VENV)
+    log = "= short test summary info =\nFAILED r2e_tests/test_1.py::T::test_two"
+    fixed = subprocess.run(
+        ["git", "show", f"{library.fixed}:mathy/core.py"], cwd=clone, check=True, capture_output=True
+    )
+    change = {"header": {"file": {"path": "mathy/core.py"}}, "new_file_content": fixed.stdout.decode()}
+    content = {"test_file_names": ["test_1.py"], "test_file_codes": [LOGGED], "old_commit_res_stdout": log}
+    row = {
+        "repo_name": "mathy",
+        "docker_image": R2E,
+        "commit_hash": library.fixed,
+        "parsed_commit_content": json.dumps({"file_diffs": [change], "old_commit_hash": library.base}),
+        "execution_result_content": json.dumps(content),
+        "problem_statement": "[ISSUE]double is off by one[/ISSUE]",
+        "expected_output_json": json.dumps({"T.test_two": "PASSED"}),
+    }
+    pointers = filled(tmp_path, config, {"r2e_gym": [row]})
+    ((_, answer),) = await prove_tasks(pointers, ProofConfig(config), tmp_path / "record.jsonl")
+    assert answer.admitted, answer.reason
+    task = Task.load(pointers[0].task_path)
+    async with create_sandbox(sandbox_for(task, config)) as sandbox:
+        await upload_snapshot(task.snapshot, sandbox)
+        look = "python -c 'import needed'; echo $?; ls -d /r2e_tests /testbed/.venv; cat /testbed/mathy/core.py | wc -l"
+        seen = await sandbox.exec(["sh", "-c", look], timeout=60)
+        assert seen.stdout.split() == [b"0", b"6"], seen
 
 
 async def _an_agent_sees_the_environment_and_no_history(task: Task, config: SandboxConfig) -> None:

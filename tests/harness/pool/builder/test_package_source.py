@@ -65,6 +65,15 @@ def test_tests_are_hidden_and_leftovers_left_out(package, tmp_path):
     assert b"slow: is" in layout.hidden[SETTINGS]
 
 
+def test_archives_stay_behind_but_for_those_of_the_tests(package, tmp_path):
+    for path in ("examples/data.zip", "mathy/core.py.bak", "tests/data.zip"):
+        (package / path).parent.mkdir(exist_ok=True)
+        (package / path).write_bytes(b"PK")
+    layout = take_apart(tree_of(package, tmp_path), None, [], [])
+    assert not any(path.endswith((".zip", ".bak")) for path in layout.files)
+    assert layout.hidden["tests/data.zip"] == b"PK"
+
+
 def test_dependencies_and_src_come_onto_the_path(package, tmp_path):
     (package / "src").mkdir()
     (package / "mathy").rename(package / "src" / "mathy")
