@@ -35,8 +35,8 @@ def main() -> None:
     steps, median = (3, 1.0) if options.quick else (14, 2.0)
     with scratch(options.root) as root:
         root.chmod(0o755)  # sandboxes have users of their own
-        config = _config(root, steps, median)
-        runs = {mode: _run(root, config, mode, steps) for mode in MODES}
+        config = run_config(root, steps, median)
+        runs = {mode: measure(run_mode(root, config, mode, steps), steps) for mode in MODES}
     sync, ahead = runs["sync"], runs["async"]
     gain = difference_interval(sync["heldout"], ahead["heldout"])
     figures = {
@@ -64,20 +64,20 @@ def main() -> None:
     report(f"sampling ahead: {steps} steps of {GROUPS * ATTEMPTS} trials", columns, rows, figures)
 
 
-def _config(root: Path, steps: int, median: float) -> Path:
-    """The run config that all modes share; slots are as many as a step has trials."""
+def run_config(root: Path, steps: int, median: float, groups: int = GROUPS) -> Path:
+    """The run config that all modes share, with so many groups in a step, and slots for the trials of one step."""
     values: dict[str, Any] = {
         "project": "async",
         "plugins": ["bench.long_tail"],
         "model": {"path": str(tiny_model(root / "model", hidden=256, layers=6))},
         "data": {
-            "train": str(write_pool(root / "train", GROUPS * steps)),
+            "train": str(write_pool(root / "train", groups * steps)),
             "heldout": str(write_pool(root / "heldout", 16)),
         },
         "rollout": {
-            "tasks_per_step": GROUPS,
+            "tasks_per_step": groups,
             "attempts_per_task": ATTEMPTS,
-            "concurrency": GROUPS * ATTEMPTS,
+            "concurrency": groups * ATTEMPTS,
             "max_tokens_per_turn": 16,
         },
         "scaffold": {"name": "long_tail", "env": {MEDIAN: str(median)}},
@@ -94,7 +94,8 @@ def _config(root: Path, steps: int, median: float) -> Path:
     return path
 
 
-def _run(root: Path, config: Path, mode: str, steps: int) -> dict[str, Any]:
+def run_mode(root: Path, config: Path, mode: str, steps: int) -> Journal:
+    """Train in a process of its own; the run is `async/<mode>` under `root/runs`."""
     say(f"mode {mode}: {steps} steps")
     command = [str(Path(sys.executable).with_name("testgrad")), "train", str(config), "--root", str(root / "runs")]
     settings = [f"mode={mode}", f"experiment={mode}"]
@@ -103,7 +104,7 @@ def _run(root: Path, config: Path, mode: str, steps: int) -> dict[str, Any]:
         command + [part for setting in settings for part in ("--set", setting)],
         check=True, stdout=sys.stderr, env=os.environ | {"PYTHONPATH": path},
     )  # fmt: skip
-    return measure(Journal(root / "runs" / "async" / mode), steps)
+    return Journal(root / "runs" / "async" / mode)
 
 
 def measure(journal: Journal, steps: int) -> dict[str, Any]:

@@ -36,6 +36,7 @@ ATTEMPTS = 8
 WINDOW = 16_384
 ANSWER_TOKENS = (80, 240)
 LARGEST = 4096
+TASKS = 16
 TURN_SECONDS = 20.0
 """Mean of an answer at the largest size."""
 LAG_SECONDS = 0.02
@@ -104,18 +105,16 @@ def main() -> None:
 async def _measure(root: Path, sizes: Sequence[int], turns: int) -> list[Round]:
     from flows.config import RunConfig
     from flows.open_run import open_run
-    from harness.pool.index import read_index
-    from harness.pool.kata.build import build_pool
 
-    say("making tasks, starting Prefect's temporary server")
-    pool = await asyncio.to_thread(build_pool, root / "pools" / "kata")
-    tasks = [pointer.task_path for pointer in read_index(pool.train)][:64]
+    say("starting Prefect's temporary server")
+    tasks = [_write_task(root / "tasks" / f"task-{number}", number) for number in range(TASKS)]
     config = RunConfig.model_validate(
         {
             "project": "bench",
             "experiment": "scale",
             "sandbox": {"backend": BACKEND},
-            "scaffold": {"name": "edit", "max_turns": turns},
+            # a machine that others use too may take long; that is no fault of the trials
+            "scaffold": {"name": "edit", "max_turns": turns, "agent_timeout": 3600.0},
             "serving": {"window": WINDOW},
         }
     )
@@ -127,6 +126,25 @@ async def _measure(root: Path, sizes: Sequence[int], turns: int) -> list[Round]:
             await _round(flow, run, config, engine, tasks, f"step_{number:06d}", size)
             for number, size in enumerate(sizes, 1)
         ]
+
+
+def _write_task(path: Path, number: int) -> Path:
+    """A task whose repository is one file of some 600 tokens."""
+    from harness.pool.schema import AgentSection, TaskConfig, TaskSection, VerifierSection
+    from harness.pool.write import write_task
+
+    source = "".join(f"def function_{i}(value):\n    return value + {i * number}\n\n\n" for i in range(40))
+    config = TaskConfig(
+        task=TaskSection(name=f"bench/task-{number}"),
+        agent=AgentSection(timeout_sec=3600),
+        verifier=VerifierSection(timeout_sec=60),
+        metadata={"fail_to_pass": ["test_module.TestModule.test_it"], "visible_tests": []},
+    )
+    write_task(
+        path, instruction="Mend function_7.\n", config=config, repo={"module.py": source},
+        tests={"test_module.py": "import unittest\n"}, solution={"module.py": source},
+    )  # fmt: skip
+    return path
 
 
 async def _round(

@@ -26,6 +26,7 @@ from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
 from tasks.run import RunRef
+from trainer.nodes import ROLLOUT, demand, nodes_for
 from trainer.rollout import Outcome
 
 BOOT_SECONDS = 300.0
@@ -202,6 +203,7 @@ class TrialWorkers:
         # on another node when its own is gone; not detached: it ends with the flow's process
         place = NodeAffinitySchedulingStrategy(node_id=seat.node, soft=True)
         options = {"num_cpus": 0, "max_concurrency": seat.room + 2, "max_restarts": 0, "scheduling_strategy": place}
+        options["resources"] = demand(ROLLOUT)
         actor = ray.remote(TrialWorker).options(**options).remote(self._setup)
         try:
             await asyncio.wait_for(actor.start.remote(), BOOT_SECONDS)
@@ -237,10 +239,8 @@ class TrialWorkers:
 
 @asynccontextmanager
 async def trial_workers(setup: Setup, config: WorkersConfig) -> AsyncIterator[TrialWorkers]:
-    """`per_node` workers on every node of the cluster that is alive, for as long as the block lasts."""
-    import ray
-
-    nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    """`per_node` workers on every living node that trials may run on, for as long as the block lasts."""
+    nodes = sorted(node["NodeID"] for node in nodes_for(ROLLOUT))
     room = math.ceil(config.node_concurrency / config.per_node)
     workers = TrialWorkers(setup, [_Seat(node, room) for node in nodes for _ in range(config.per_node)])
     try:

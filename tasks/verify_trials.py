@@ -26,6 +26,8 @@ from tasks.trial_files import StoredTrial, load_trial, store_verdict
 from trainer.rollout import Outcome
 
 POLL_SECONDS = 0.1
+RESTS = 10
+"""Times as long as a look at the journal took until the next one: that of thousands of trials takes a while."""
 
 
 @task(**staged("verify_trials"))
@@ -73,7 +75,10 @@ async def verify_trials(
     with owned_by(project=run.project, run=run.experiment):
         async with task_group() as gradings:
             while ended < expected:
-                for folder in await asyncio.to_thread(run.journal.trials, label):
+                began = time.monotonic()
+                folders = await asyncio.to_thread(run.journal.trials, label)
+                rest = RESTS * (time.monotonic() - began)
+                for folder in folders:
                     if folder in seen:
                         continue
                     seen.add(folder)
@@ -83,7 +88,7 @@ async def verify_trials(
                     if trial.group_id in tasks:
                         ended += 1
                         gradings.create_task(one(trial))
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(max(POLL_SECONDS, rest))
     return {"verdicts": dict(statuses), "busy_seconds": busy}
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from trainer.learner.config import LearnerConfig
 from trainer.learner.errors import LearnerError
+from trainer.nodes import TRAIN, demand, nodes_for
 
 _SECONDS = 60.0
 _ANY_CPU = 0.001
@@ -24,7 +25,7 @@ def reserve(name: str, config: LearnerConfig) -> Any:
         pass
     gpus = config.ranks_per_node * config.gpus_per_rank
     _require_nodes(config, gpus)
-    bundle = {"GPU": float(gpus)} if gpus else {"CPU": _ANY_CPU}
+    bundle = ({"GPU": float(gpus)} if gpus else {"CPU": _ANY_CPU}) | demand(TRAIN)
     strategy = "STRICT_SPREAD" if config.nodes > 1 else "STRICT_PACK"
     group = ray.util.placement_group([bundle] * config.nodes, strategy, name=name, lifetime="detached")
     if not group.wait(_SECONDS):
@@ -37,16 +38,14 @@ def reserve(name: str, config: LearnerConfig) -> Any:
 
 
 def _require_nodes(config: LearnerConfig, gpus: int) -> None:
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = [node["Resources"] for node in nodes_for(TRAIN)]
     able = [node for node in nodes if node.get("GPU", 0) >= gpus]
     if len(able) < config.nodes:
         needed = f"{config.nodes} nodes with {gpus} GPUs each" if gpus else f"{config.nodes} nodes"
         has = ", ".join(f"{node.get('GPU', 0):g}" for node in nodes)
         raise LearnerError(
             f"learner.nodes {config.nodes}, learner.ranks {config.ranks} need {needed}, but the cluster has "
-            f"{len(nodes)} nodes with {has} GPUs; lower them, or set RAY_ADDRESS to a larger cluster"
+            f"{len(nodes)} nodes with {has} GPUs for it; lower them, or set RAY_ADDRESS to a larger cluster"
         )
 
 
