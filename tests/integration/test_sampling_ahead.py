@@ -37,7 +37,7 @@ def killed_once(condition: Callable[[], bool], *arguments: str | Path, root: Pat
         command(*arguments, root=root), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
     )
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 420
         while not condition():
             assert process.poll() is None and time.monotonic() < deadline, "the run never came so far"
             time.sleep(0.05)

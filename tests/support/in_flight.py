@@ -27,6 +27,7 @@ async def sampled_across_syncs(
 
     async def ask(prompt: Sequence[int], name: str) -> None:
         while not over.is_set():
+            # so long, however the policy changes: its end is forbidden
             sampling = Sampling(max_tokens=tokens, min_tokens=tokens)
             finished.append((prompt, await pool.generate(prompt, sampling, name)))
 
@@ -60,7 +61,9 @@ def differences(
     for version in sorted(set(generation.weight_versions)):
         policy.load_state_dict(weights[version])
         with torch.no_grad():
-            logprobs = policy(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+            logits = policy(ids).logits[0, len(prompt) - 1 : -1]
+            logits[:, policy.config.eos_token_id] = -torch.inf  # as min_tokens has it
+            logprobs = logits.log_softmax(-1)
         mine = logprobs.gather(-1, ids[0, len(prompt) :, None])[:, 0]
         expected = torch.where(versions == version, mine, expected)
     return (expected - torch.tensor(generation.logprobs)).abs()
