@@ -20,6 +20,7 @@ from tasks.journal import Journal, step_label
 
 MODES = ["async", "one_step_off"] if os.environ.get("TESTGRAD_ALL_RECOVERY") else ["async"]
 STEPS, GROUPS, ATTEMPTS = 4, 2, 2
+PATIENCE_SECONDS = 300.0
 
 
 def stored(journal: Journal, step: int, name: str) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def killed_once(condition: Callable[[], bool], *arguments: str | Path, root: Pat
         command(*arguments, root=root), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
     )
     try:
-        deadline = time.monotonic() + 420
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert process.poll() is None and time.monotonic() < deadline, "the run never came so far"
             time.sleep(0.05)
