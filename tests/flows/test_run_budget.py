@@ -13,6 +13,11 @@ from tasks.journal import step_label, write_json
 from tasks.progress import watching
 
 
+def unlabelled(subflow, label):
+    """For what is no flow of Prefect's here."""
+    return subflow
+
+
 @pytest.fixture
 def steps(tmp_path, monkeypatch):
     """Runs the steps of a run of six, each of which takes an hour; engines and evaluations are away."""
@@ -47,6 +52,7 @@ def steps(tmp_path, monkeypatch):
         monkeypatch.setattr(flow, name, value)
     for name in ("turn_of_learner", "turn_of_replicas", "judge_first_step", "evaluate"):
         monkeypatch.setattr(flow, name, pass_by)
+    monkeypatch.setattr(flow, "for_label", unlabelled)
     monkeypatch.setattr(flow.time, "monotonic", lambda: clock[0])
 
     def steps(hours, save_freq=4):
@@ -103,6 +109,7 @@ async def test_an_evaluation_that_takes_too_long_is_given_up_and_told(tmp_path, 
         return "a score"
 
     monkeypatch.setattr(flow, "evaluate", evaluate)
+    monkeypatch.setattr(flow, "for_label", unlabelled)
     config = RunConfig.model_validate({"experiment": "e", "evaluation": {"timeout": timeout}})
     notes = []
     with watching(lambda event: notes.append(event.text)):
