@@ -17,6 +17,7 @@ from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
 from tasks.draw import Group
+from tasks.groups import to_the_end
 from tasks.keep_replicas import replicas_kept
 from tasks.run import RunRef
 from tasks.served_policy import Served, as_told, served_policy
@@ -53,7 +54,7 @@ class FanOut:
                 await self._served.policy.require_serving()
             if isinstance(self._served.policy, Endpoint):
                 as_told(result, self._served.policy)
-            await asyncio.to_thread(store_trial, folder / result.spec.session_id, result)
+            await to_the_end(store_trial, folder / result.spec.session_id, result)
             return result
 
 

@@ -15,6 +15,7 @@ from tasks import rollouter as module
 from tasks.config import DataConfig, RolloutConfig
 from tasks.draw import groups_path, read_groups
 from tasks.draws import TAKEN, restore
+from tasks.groups import to_the_end
 from tasks.infra_limit import TooManyLost
 from tasks.journal import step_label
 from tasks.rollout_ledger import Pace
@@ -53,7 +54,7 @@ class World:
             replace(rollout, weight_versions=[version if m else NO_VERSION for m in rollout.loss_mask])
             for rollout in result.rollouts
         ]
-        await asyncio.to_thread(store_trial, folder / result.spec.session_id, result)
+        await to_the_end(store_trial, folder / result.spec.session_id, result)
         return result
 
     @asynccontextmanager
