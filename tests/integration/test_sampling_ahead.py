@@ -72,7 +72,7 @@ def test_a_run_that_is_killed_goes_on_with_the_same_batches(run_config: Path, ro
     for step in range(1, STEPS + 1):
         metrics = stored(journal, step, "record.json")["metrics"]
         assert metrics["batch/rollouts"] == len(journal.trials(step_label(step))) == GROUPS * ATTEMPTS
-        assert metrics["staleness/trained_age/max"] <= 1 and metrics["sync/kv_kept"] == 0
+        assert metrics["staleness/trained_age/max"] <= 1
         assert metrics["rollout_corr/rollout_is_eff_sample_size"] > 0
         assert stored(journal, step, "sync.json")["version"] == step
     consumed = [group for step in range(1, STEPS + 1) for group in stored(journal, step, TAKEN)["consumed"]]
