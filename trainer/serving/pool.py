@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.nodes import ROLLOUT
 from trainer.placement import cpu_threads, find_numbered, find_or_start, on_node
 from trainer.rollout import Generation, Sampling
 from trainer.serving.admission import Admission, AdmissionConfig
@@ -242,7 +243,9 @@ def _find_or_start(run_name: str, number: int, boot: Boot, device: tuple[str, st
         boot.log_file,
         threads=boot.config.threads or cpu_threads(),
         gpus=boot.gpus,
-        place=on_node(device[0]) if device else None,
+        # as many nodes as there are, so that one that is lost takes few replicas along
+        place=on_node(device[0]) if device else "SPREAD",
+        role=None if device else ROLLOUT,
         VLLM_CPU_KVCACHE_SPACE=str(boot.config.kv_cache_gib),
         **({"CUDA_VISIBLE_DEVICES": device[1]} if device else {}),
         # on CPUs vLLM refuses one process unless told so here
