@@ -94,11 +94,11 @@ def run_config(root: Path, steps: int, median: float, groups: int = GROUPS) -> P
     return path
 
 
-def run_mode(root: Path, config: Path, mode: str, steps: int) -> Journal:
-    """Train in a process of its own; the run is `async/<mode>` under `root/runs`."""
+def run_mode(root: Path, config: Path, mode: str, steps: int, *more: str) -> Journal:
+    """Train in a process of its own; the run is `async/<mode>` under `root/runs`. `more` are further settings."""
     say(f"mode {mode}: {steps} steps")
     command = [str(Path(sys.executable).with_name("testgrad")), "train", str(config), "--root", str(root / "runs")]
-    settings = [f"mode={mode}", f"experiment={mode}"]
+    settings = [f"mode={mode}", f"experiment={mode}", *more]
     path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     subprocess.run(
         command + [part for setting in settings for part in ("--set", setting)],

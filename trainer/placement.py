@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from trainer.nodes import demand
+
 NAMESPACE = "testgrad"
 _END_SECONDS = 60.0
 """How long a killed actor may keep its name."""
@@ -86,9 +88,19 @@ def ray_cluster() -> Iterator[None]:
 
 
 def find_or_start(
-    name: str, cls: type, *args: object, threads: int, gpus: float = 0, place: Any = None, **env: str
+    name: str,
+    cls: type,
+    *args: object,
+    threads: int,
+    gpus: float = 0,
+    place: Any = None,
+    role: str | None = None,
+    **env: str,
 ) -> tuple[Any, bool]:
-    """The named actor, and whether it had to be started as `cls(*args)`, by the scheduling strategy `place` if any."""
+    """The named actor, and whether it had to be started as `cls(*args)`, by the scheduling strategy `place` if any.
+
+    With a `role` it is on a node that is kept for it, where any is.
+    """
     import ray
 
     try:
@@ -99,6 +111,7 @@ def find_or_start(
         # detached: found by name, it lives until it is killed or its cluster ends, also when this process does
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "num_gpus": gpus}
         options |= {"scheduling_strategy": place} if place is not None else {}
+        options |= {"resources": demand(role)} if role is not None else {}
         return ray.remote(cls).options(**options, runtime_env=environment).remote(*args), True
 
 

@@ -42,6 +42,7 @@ ALLOWED = (
     "serving.enforce_eager",
     "serving.bucket_mib",
     "serving.threads",
+    "serving.admission",
     "schedule.keep_trials",
     "schedule.max_hours",
     "tracing",

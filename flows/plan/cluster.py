@@ -44,6 +44,8 @@ class SimulatedCluster:
         self.learner = SharedServer(env, lambda _: 1.0)
         self._random, self._seats = random, workload.seats
         self._faster = (layout.train_nodes / profile.train_nodes) ** workload.scaling
+        # in sync the policy that is trained is the one that sampled
+        self._scores = 0.0 if layout.mode == "sync" else profile.score_share
         self._back = env.event()
         if layout.shared and profile.overlap > 1:
             for server in self.servers:
@@ -63,9 +65,10 @@ class SimulatedCluster:
         return min(alive, key=lambda replica: replica.sessions)
 
     def update(self, tokens: float) -> simpy.Event:
-        """The event of an update on a batch for which `tokens` were sampled."""
+        """The event of an update on a batch for which `tokens` were sampled, and of its score where that is needed."""
         profile = self.profile
         seconds = profile.update_base + profile.update_token * profile.batch_tokens * tokens
+        seconds *= 1 + self._scores
         return self.learner.work(seconds * self._random.choice(profile.update_spread) / self._faster)
 
     def sync(self) -> Any:

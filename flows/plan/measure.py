@@ -40,7 +40,7 @@ def measure(root: Path, name: str, *, skip: int = 1) -> Profile:
     sampled = sum(row["response_length"] for row in trials)
     trained = [_trained_tokens(values) for values in metrics]
     ahead, between = settings.get("mode", "sync") != "sync", _between(journal, steps, metrics)
-    base, per_token, spread = _update(trained, [values["timing_s/update_actor"] for values in metrics])
+    base, per_token, spread = _update(trained, [_learning(values) for values in metrics])
     return Profile(
         source=f"run {name}, steps {steps[0]} to {steps[-1]}",
         groups=_groups(trials),
@@ -49,6 +49,7 @@ def measure(root: Path, name: str, *, skip: int = 1) -> Profile:
         update_token=per_token,
         batch_tokens=sum(trained) / max(sampled, 1),
         update_spread=spread,
+        **({"score_share": 0.0} if ahead else {}),
         sync=tuple(values["timing_s/update_weights"] for values in metrics),
         overhead=tuple(between + _overhead(values, rows, ahead) for values, rows in zip(metrics, tables, strict=True)),
         turns_of_devices=float(np.mean([_turns(values) for values in metrics])),
@@ -116,7 +117,7 @@ def _overhead(metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]], a
     Trials that were sampled ahead ran at any time; the step knows how long it waited for them.
     """
     waited = metrics["timing_s/gen"] if ahead else _span(rows)
-    known = waited + metrics["timing_s/update_actor"] + metrics["timing_s/update_weights"] + _turns(metrics)
+    known = waited + _learning(metrics) + metrics["timing_s/update_weights"] + _turns(metrics)
     return max(metrics["timing_s/step"] - known, 0.0)
 
 
@@ -138,6 +139,11 @@ def _share(section: Mapping[str, Any], actors: int) -> float:
     """Part of this machine that these actors take, by their threads; all of it if nobody bounds those."""
     threads = section.get("threads")
     return 1.0 if threads is None else min(threads * actors / cpu_threads(), 1.0)
+
+
+def _learning(metrics: Mapping[str, float]) -> float:
+    """Seconds of a step in which the learner computed, scores included."""
+    return metrics.get("timing_s/score", 0.0) + metrics["timing_s/update_actor"]
 
 
 def _turns(metrics: Mapping[str, float]) -> float:

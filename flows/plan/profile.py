@@ -60,6 +60,9 @@ class Profile(BaseModel):
     update_token: float = Field(0.0, ge=0, description="Seconds of an update for each token of its batch")
     batch_tokens: float = Field(1.0, ge=0, description="Tokens of the batch for each that was sampled: prompts too")
     update_spread: tuple[float, ...] = Field((1.0,), min_length=1, description="Factors by which updates differ")
+    score_share: float = Field(
+        1 / 3, ge=0, description="Of an update's time, what a score costs: a forward pass, in modes that sample ahead"
+    )
     sync: tuple[float, ...] = Field((0.0,), min_length=1, description="Seconds of a sync, one of which is drawn")
     overhead: tuple[float, ...] = Field(
         (0.0,), min_length=1, description="Seconds of a step in which neither trials nor learner work, one is drawn"

@@ -105,7 +105,7 @@ def test_show_says_who_set_what(run, tmp_path, monkeypatch):
     assert by_key["project"]["set_by"] == "command line (--set project)"
     assert by_key["rollout.tasks_per_step"]["set_by"] == "profile mode/smoke:3"
     assert by_key["learner.timeout"]["layer"] == "default"
-    unset = ("learner.critic.", "learner.lora.")  # sections that are null by default
+    unset = ("learner.critic.", "learner.lora.", "serving.admission.")  # sections that are null by default
     assert set(by_key) >= {key for key in settings() if not key.startswith(unset)}
     output = run("show", "run.yaml", "--changed").output
     assert "learner.lr" in output and "learner.timeout" not in output

@@ -20,6 +20,7 @@ def profile(*shapes, **changes):
         "groups": (tuple(shapes) or (shape(),),),
         "engine": EngineSpeed(token=1.0),
         "update_base": 1.0,
+        "score_share": 0.0,
     }
     return Profile(**fields | changes)
 
@@ -73,6 +74,12 @@ def test_one_step_off_takes_the_longer_of_trials_and_update(update, expected):
     found = simulated(profile(update_base=update, sync=(5.0,)), APART["one_step_off"], workload())
     assert found.step_seconds == pytest.approx(expected)
     assert found.mean_age == 1 and found.max_age == 1
+
+
+def test_modes_that_sample_ahead_score_their_batch_before_the_update():
+    scored = profile(update_base=300.0, score_share=0.25)
+    assert simulated(scored, APART["one_step_off"], workload()).step_seconds == pytest.approx(300 * 1.25)
+    assert simulated(scored, APART["sync"], workload()).step_seconds == pytest.approx(100 + 300)
 
 
 def test_learner_and_engines_that_share_a_machine_slow_each_other_down():

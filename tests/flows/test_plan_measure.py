@@ -108,9 +108,11 @@ def test_trials_that_were_sampled_ahead_are_in_no_steps_time(tmp_path):
         record = journal.stage_dir(step_label(step)) / "record.json"
         stored = json.loads(record.read_text())
         parts = stored["metrics"]["timing_s/update_actor"] + stored["metrics"]["timing_s/update_weights"]
-        stored["metrics"] |= {"timing_s/gen": 3.0, "timing_s/step": 3.0 + parts + 2.0}
+        stored["metrics"] |= {"timing_s/gen": 3.0, "timing_s/score": 4.0, "timing_s/step": 3.0 + 4.0 + parts + 2.0}
         put(record, stored)
-    assert measure(tmp_path, NAME).overhead == pytest.approx((2.0,) * 3)
+    found = measure(tmp_path, NAME)
+    assert found.overhead == pytest.approx((2.0,) * 3)
+    assert (found.update_base, found.score_share) == pytest.approx((3.0 + 4.0, 0.0)), "its updates hold their scores"
 
 
 def test_trials_that_infrastructure_broke_tell_nothing_of_the_work(tmp_path):

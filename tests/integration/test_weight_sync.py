@@ -22,6 +22,7 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
 from trainer.placement import find_or_start
 from trainer.rollout import Generation, Sampling
+from trainer.serving.admission import AdmissionConfig
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.replica import ReplicaError
@@ -40,7 +41,7 @@ def model_folder(request: pytest.FixtureRequest, models: dict[str, Path]) -> Pat
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def pool(cluster: None, model_folder: Path) -> AsyncIterator[ReplicaPool]:
     # so long do requests wait for a sync whose sender may have died
-    config = ServingConfig(dtype="float32", window=512, sync_timeout=5)
+    config = ServingConfig(dtype="float32", window=512, sync_timeout=5, admission=AdmissionConfig())
     pool = await ReplicaPool.start(f"sync/{model_folder.name}", model_folder, config)
     yield pool
     await pool.shutdown()
@@ -279,6 +280,17 @@ async def test_stop_strings_end_an_answer_with_the_tokens_that_complete_them(poo
     answer = await pool.generate(PROMPT, Sampling(max_tokens=200, stop=("a", "b", "c", "d", "e", "f")), "s")
     assert answer.finish_reason in ("stop", "length")
     assert len(answer.token_ids) == len(answer.logprobs)
+
+
+async def test_an_engine_says_how_full_its_cache_is_while_it_works(pool: ReplicaPool) -> None:
+    (replica,) = pool.actors
+    asked = asyncio.create_task(pool.generate(list(range(1, 200)), Sampling(max_tokens=200, min_tokens=200), "long"))
+    async with asyncio.timeout(60):
+        while not (usage := await replica.cache_usage.remote()):
+            await asyncio.sleep(0.01)
+    assert 0 < usage < 1
+    await asked
+    assert await replica.cache_usage.remote() == 0.0
 
 
 async def test_a_cancelled_call_stops_the_generation(pool: ReplicaPool) -> None:

@@ -4,6 +4,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainer.serving.admission import AdmissionConfig
+
 
 class ServingConfig(BaseModel):
     """vLLM replicas of the policy."""
@@ -52,6 +54,9 @@ class ServingConfig(BaseModel):
         False, description="Record which experts of a mixture read each token, for learner.moe.replay; needs GPUs"
     )
     threads: int | None = Field(None, ge=1, description="CPU threads of a replica; all cores if unset")
+    admission: AdmissionConfig | None = Field(
+        None, description="Let sessions wait before a replica whose KV cache is nearly full; `{}` for the usual limits"
+    )
 
     @property
     def portion_bytes(self) -> int:

@@ -3,18 +3,21 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainer.nodes import ROLLOUT
 from trainer.placement import cpu_threads, find_numbered, find_or_start, on_node
 from trainer.rollout import Generation, Sampling
+from trainer.serving.admission import Admission, AdmissionConfig
 from trainer.serving.boot import Boot
 from trainer.serving.config import ServingConfig
 from trainer.serving.phases import Memory
 from trainer.serving.replica import Replica, ReplicaError
 from trainer.serving.routing import require_capture
-from trainer.serving.seats import Seats, serves
+from trainer.serving.seats import LOOK_SECONDS, Seats, serves
 from trainer.serving.transports import transport_of
 
 PROBE_SECONDS = 120.0
@@ -26,8 +29,15 @@ _log = logging.getLogger(__name__)
 class ReplicaPool:
     """The replicas of one run. Implements `trainer.rollout.Policy`."""
 
-    def __init__(self, actors: Mapping[int, Any], run_name: str | None = None, absent: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        actors: Mapping[int, Any],
+        run_name: str | None = None,
+        absent: Iterable[int] = (),
+        admission: AdmissionConfig | None = None,
+    ) -> None:
         self._seats = Seats(actors, run_name, absent)
+        self._admission = Admission(admission, _cache_usage) if admission else None
         self._requests = 0
 
     @property
@@ -82,14 +92,16 @@ class ReplicaPool:
         return cls(found, run_name)
 
     @classmethod
-    async def attach_serving(cls, run_name: str, replicas: int) -> "ReplicaPool":
+    async def attach_serving(
+        cls, run_name: str, replicas: int, admission: AdmissionConfig | None = None
+    ) -> "ReplicaPool":
         """Those of a run's `replicas` that serve; the others get sessions once they do as well.
 
         Raises:
             ReplicaError: none is alive, or none serves.
         """
         found = find_numbered(f"{run_name}/replica")
-        pool = cls(found, run_name, absent=set(range(replicas)) - found.keys())
+        pool = cls(found, run_name, set(range(replicas)) - found.keys(), admission)
         ready = await asyncio.gather(*map(serves, found.values()))
         for actor in [actor for actor, serving in zip(found.values(), ready, strict=True) if not serving]:
             pool._seats.lose(actor)
@@ -118,18 +130,28 @@ class ReplicaPool:
     async def _sample(self, actor: Any, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
         import ray
 
+        if self._admission is not None:
+            await self._admission.admit(actor, session_id, len(prompt_ids))
         self._requests += 1
+        started, tokens = time.monotonic(), 0
         reference = actor.generate.remote(prompt_ids, sampling, f"{session_id}-{os.getpid()}-{self._requests}")
         try:
             generation: Generation = await reference
+            tokens = len(generation.token_ids)
         except asyncio.CancelledError:
             ray.cancel(reference)
             raise
+        finally:
+            self._seats.answered(actor, tokens, time.monotonic() - started)
+            if self._admission is not None:
+                self._admission.answered(actor, session_id, len(prompt_ids) + tokens)
         return generation
 
     def release(self, session_id: str) -> None:
         """Forget a session, so that its replica counts as less loaded."""
         self._seats.release(session_id)
+        if self._admission is not None:
+            self._admission.release(session_id)
 
     async def versions(self) -> list[int | None]:
         """The weight version of each replica, None for one that serves nothing."""
@@ -221,7 +243,9 @@ def _find_or_start(run_name: str, number: int, boot: Boot, device: tuple[str, st
         boot.log_file,
         threads=boot.config.threads or cpu_threads(),
         gpus=boot.gpus,
-        place=on_node(device[0]) if device else None,
+        # as many nodes as there are, so that one that is lost takes few replicas along
+        place=on_node(device[0]) if device else "SPREAD",
+        role=None if device else ROLLOUT,
         VLLM_CPU_KVCACHE_SPACE=str(boot.config.kv_cache_gib),
         **({"CUDA_VISIBLE_DEVICES": device[1]} if device else {}),
         # on CPUs vLLM refuses one process unless told so here
@@ -237,6 +261,15 @@ async def _boot(actor: Any, boot: Boot, serves: bool = True) -> None:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+async def _cache_usage(actor: Any) -> float | None:
+    """How full a replica is; one that does not say so in time keeps nobody waiting."""
+    try:
+        usage: float | None = await asyncio.wait_for(actor.cache_usage.remote(), LOOK_SECONDS)
+    except Exception:
+        return None
+    return usage
 
 
 async def _probe(actor: Any) -> None:

@@ -13,6 +13,7 @@ from trainer.rollout import Generation, Sampling
 from trainer.serving.adapters import NUMBER, room_for, write_adapters
 from trainer.serving.boot import Boot
 from trainer.serving.buckets import Manifest
+from trainer.serving.cache_gauge import CacheGauge
 from trainer.serving.config import ServingConfig
 from trainer.serving.errors import ReplicaError
 from trainer.serving.phases import Memory, ReplicaPhase
@@ -58,6 +59,7 @@ class Replica:
         self._keeps_kv = False
         self._patience = 0.0
         self._frozen = 0
+        self._cache = CacheGauge()
         self._booted: Boot | None = None
 
     async def boot(
@@ -104,7 +106,7 @@ class Replica:
         self._keeps_kv = config.kv_after_sync == "keep"
         if not serves:
             self._phase.version = None
-        self._engine = AsyncLLM.from_engine_args(args)
+        self._engine = AsyncLLM.from_engine_args(args, stat_loggers=[self._cache.logger] if config.admission else None)
         await self._engine.update_weight_version(str(INITIAL_VERSION))
         if transport == "shared_memory":
             await self.init_transfer({})
@@ -271,6 +273,11 @@ class Replica:
                 f"the engine says version {await self._engine.get_weight_version()}, the replica {version}"
             )
         return version
+
+    async def cache_usage(self) -> float | None:
+        """The share of the KV cache that is in use, None if it is not known: nobody measures it without admission."""
+        # an engine without work takes no step, and its newest figure is of when it had some
+        return self._cache.usage if self._phase.requests else 0.0
 
     async def probe(self) -> None:
         """Generate one token, which proves more than an open port."""

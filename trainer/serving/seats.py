@@ -1,4 +1,4 @@
-"""Which replica serves which session: about as many as its neighbours, and none while it is dead."""
+"""Which replica serves which session: about as many as others, none while it is dead, no new ones while it is slow."""
 
 import asyncio
 import time
@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer.placement import find_numbered
 from trainer.serving.errors import ReplicaError
+from trainer.serving.speeds import Speeds
 
 LOOK_SECONDS = 5.0
 """Between two looks for a replica that is absent, and for its answer."""
@@ -29,6 +30,7 @@ class Seats:
         self._looks: set[asyncio.Task[None]] = set()
         self._home: dict[str, int] = {}
         self._load: Counter[int] = Counter()
+        self._speeds = Speeds()
 
     @property
     def actors(self) -> list[Any]:
@@ -47,7 +49,8 @@ class Seats:
             if not self._actors:
                 raise ReplicaError("the last replica died; see the engine's log")
             self.release(session_id)
-            home = min(self._actors, key=lambda number: self._load[number])
+            slow = self._speeds.slow(self._actors)
+            home = min(self._actors.keys() - slow, key=lambda number: (self._load[number], number))
             self._home[session_id] = home
             self._load[home] += 1
         return self._actors[home]
@@ -58,11 +61,20 @@ class Seats:
         if home is not None:
             self._load[home] -= 1
 
+    def answered(self, actor: Any, tokens: int, seconds: float) -> None:
+        """A replica took so long for an answer: one that is much slower than the others gets no new sessions."""
+        for number in self._numbers(actor):
+            self._speeds.observe(number, tokens, seconds)
+
     def lose(self, actor: Any) -> None:
         """A replica gets no more sessions, until another has its number and serves. Safe to repeat."""
-        for number in [number for number, there in self._actors.items() if there is actor]:
+        for number in self._numbers(actor):
             del self._actors[number]
+            self._speeds.forget(number)
             self._due[number] = time.monotonic() + LOOK_SECONDS
+
+    def _numbers(self, actor: Any) -> list[int]:
+        return [number for number, there in self._actors.items() if there is actor]
 
     def _look_for_absent(self) -> None:
         now = time.monotonic()

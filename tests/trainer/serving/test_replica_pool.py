@@ -9,9 +9,11 @@ from support.scripted import generation
 
 from trainer.rollout import ReleasingPolicy, Sampling
 from trainer.serving import seats
+from trainer.serving.admission import AdmissionConfig
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.replica import ReplicaError
+from trainer.serving.speeds import ANSWERS
 
 
 class Actor:
@@ -164,3 +166,48 @@ async def test_the_proxy_sees_that_the_pool_wants_to_know_when_a_session_ends():
 async def test_a_compiled_engine_on_cpus_is_refused(tmp_path):
     with pytest.raises(ReplicaError, match=r"keeps hold of the packed weights.*set serving\.enforce_eager: true"):
         await ReplicaPool.start("run", tmp_path, ServingConfig(enforce_eager=False))
+
+
+async def test_a_replica_that_is_much_slower_keeps_its_sessions_and_gets_no_new_ones():
+    quick, slow = Actor(), Actor()
+    answer = slow._generate_
+
+    async def late(*request):
+        await asyncio.sleep(0.02)
+        return await answer(*request)
+
+    slow.generate = SimpleNamespace(remote=late)
+    pool = pool_of(quick, slow)
+    await ask(pool, *["a", "b"] * ANSWERS, "c", "d", "e", "b")
+    assert sessions_of(slow) == {"b"} and len(slow.requests) == ANSWERS + 1
+    assert sessions_of(quick) == {"a", "c", "d", "e"}
+
+
+async def test_before_a_full_replica_new_sessions_wait_and_those_inside_go_on():
+    actor, usage = Actor(), 0.5
+
+    async def cache_usage():
+        return usage
+
+    actor.cache_usage = SimpleNamespace(remote=cache_usage)
+    pool = ReplicaPool({0: actor}, admission=AdmissionConfig(look_seconds=0.01))
+    await ask(pool, "inside")
+    usage = 0.95
+    waiting = asyncio.create_task(ask(pool, "outside"))
+    await ask(pool, "inside", "inside")
+    await asyncio.sleep(0.05)
+    assert sessions_of(actor) == {"inside"}
+    usage = 0.5
+    await asyncio.wait_for(waiting, 5)
+    assert sessions_of(actor) == {"inside", "outside"}
+
+
+async def test_a_replica_that_does_not_say_how_full_it_is_keeps_nobody_waiting():
+    actor = Actor()
+
+    async def cache_usage():
+        raise ReplicaError("engine is dead")
+
+    actor.cache_usage = SimpleNamespace(remote=cache_usage)
+    await asyncio.wait_for(ask(ReplicaPool({0: actor}, admission=AdmissionConfig()), "a"), 2)
+    assert actor.requests

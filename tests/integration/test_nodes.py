@@ -1,0 +1,126 @@
+"""Several raylets on one machine stand for nodes: who is placed where, and what a lost node costs.
+
+`TESTGRAD_ALL_NODES=1` runs it, in about a minute on a quiet machine.
+"""
+
+import asyncio
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from support import remote_policy
+from support.journals import make_run
+from support.tasks import write_task
+
+from harness.budgets import BudgetConfig
+from harness.pool.index import TaskPointer
+from harness.sandbox.base import SandboxConfig, SandboxUnavailable, require_isolation
+from harness.scaffolds.base import ScaffoldConfig
+from tasks import fan_out as module
+from tasks.draw import as_groups, groups_path, groups_table
+from tasks.journal import write_table
+from tasks.run_trials import run_trials
+from tasks.trial_files import load_trial
+from tasks.trial_workers import WorkersConfig
+from trainer.learner.bundles import release, reserve
+from trainer.learner.config import LearnerConfig
+from trainer.nodes import ROLLOUT
+from trainer.placement import NAMESPACE, find_or_start
+from trainer.rollout import Sampling
+from trainer.serving.config import ServingConfig
+
+pytestmark = pytest.mark.skipif("TESTGRAD_ALL_NODES" not in os.environ, reason="TESTGRAD_ALL_NODES=1 runs it")
+TESTS = Path(__file__).parent.parent
+LABEL, TRIALS = "step_000001", 16
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A cluster of one node that trains, the head, and two that sample: the cluster, and these two."""
+    sizes = {"object_store_memory": 128 * 2**20, "include_dashboard": False}
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="testgrad-", dir="/tmp") as folder:
+        patch.setenv("PYTHONPATH", f"{TESTS}:{TESTS.parent}")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_AUTH_MODE", "token")  # read when Ray is imported
+        patch.setenv("RAY_raylet_start_wait_time_s", "240")  # raylets boot slowly on a machine that others use
+        patch.setenv("RAY_TMPDIR", folder)
+        (Path(folder) / "ray").mkdir()  # where Cluster leaves its address
+        import ray
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "resources": {"train_node": 1}, **sizes})
+        rollout = [cluster.add_node(num_cpus=1, resources={"rollout_node": 1}, **sizes) for _ in range(2)]
+        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        yield cluster, rollout
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def sandbox():
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o755)  # the sandbox may run as another user
+        config = SandboxConfig(root=Path(root))
+        try:
+            require_isolation(config)
+        except SandboxUnavailable as error:
+            pytest.skip(f"no isolation here: {error}")
+        yield config
+
+
+class Somewhere:
+    def node(self):
+        import ray
+
+        return ray.get_runtime_context().get_node_id()
+
+
+def test_ranks_go_to_the_node_that_trains_and_replicas_to_those_that_sample(nodes):
+    import ray
+
+    cluster, rollout = nodes
+    actors = [find_or_start(f"run/{i}", Somewhere, threads=1, place="SPREAD", role=ROLLOUT)[0] for i in range(2)]
+    assert {ray.get(actor.node.remote()) for actor in actors} == {node.node_id for node in rollout}
+    for actor in actors:
+        ray.kill(actor)
+    group = reserve("run/learner", LearnerConfig())
+    placed = ray.util.placement_group_table(group)["bundles_to_node_id"].values()
+    release("run/learner")
+    assert set(placed) == {cluster.head_node.node_id}
+
+
+async def test_a_lost_node_costs_its_running_trials_and_nothing_else(nodes, sandbox, tmp_path, monkeypatch):
+    cluster, (lost, kept) = nodes
+    monkeypatch.setattr(module, "served_policy", remote_policy.served)
+    run = make_run(tmp_path)
+    groups = as_groups([TaskPointer(name, write_task(tmp_path / name)) for name in "ab"], LABEL, TRIALS // 2)
+    write_table(groups_path(run.journal.stage_dir(LABEL)), groups_table(groups))
+
+    def workers_by_raylet():
+        pids = {int(path.name) for path in (run.root / remote_policy.PIDS).glob("*")} - {os.getpid()}
+        return {pid: psutil.Process(pid).ppid() for pid in pids if psutil.pid_exists(pid)}
+
+    raylets = {node: node.all_processes["raylet"][0].process.pid for node in (lost, kept)}
+    running = asyncio.create_task(
+        run_trials.fn(
+            run, LABEL, 1, run.root, ServingConfig(), Sampling(max_tokens=300), sandbox, ScaffoldConfig(),
+            BudgetConfig(backoff_sec=0.01), TRIALS, 3, workers=WorkersConfig(per_node=1, node_concurrency=4),
+        )
+    )  # fmt: skip
+    async with asyncio.timeout(300):
+        while len(run.journal.trials(LABEL)) < 3 and not running.done():
+            await asyncio.sleep(0.02)
+        assert not running.done() or await running
+        assert set(workers_by_raylet().values()) == set(raylets.values()), "on the nodes for trials, and only there"
+        ended = {path.name for path in run.journal.trials(LABEL)}
+        await asyncio.to_thread(cluster.remove_node, lost, allow_graceful=False)
+        result = await running
+
+    assert result["outcomes"]["completed"] == TRIALS
+    trials = [load_trial(folder) for folder in run.journal.trials(LABEL)]
+    assert ended <= {trial.session_id for trial in trials}, "what had ended stays"
+    again = [trial for trial in trials if trial.record["attempt"] > 1]
+    assert 1 <= len(again) <= 4, "what ran on the lost node, and nothing else, began anew"
