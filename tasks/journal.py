@@ -126,6 +126,9 @@ def _published(path: Path) -> Iterator[Path]:
     """A temporary name for what becomes `path` at the end of the block; of a write that fails nothing stays.
 
     On a full disk such rests would take the room that the next try needs.
+
+    Raises:
+        OSError: it cannot be written; names the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -133,8 +136,10 @@ def _published(path: Path) -> Iterator[Path]:
         yield partial
         _sync(partial)
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
     _sync(path.parent)
 

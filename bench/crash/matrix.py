@@ -23,7 +23,7 @@ from tasks.journal import Journal, step_label
 
 POOL, TASKS, ATTEMPTS = 6, 2, 2
 TRIALS = TASKS * ATTEMPTS
-START_SECONDS = 400.0
+START_SECONDS = 1200.0
 """Longest that one start of the flow may take."""
 DISK_MIB = 512
 FAILURES = 3

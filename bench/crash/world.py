@@ -39,6 +39,7 @@ class World:
         self.folder, self.matrix = folder, secrets.token_hex(6)
         self._environment = dict(environment) | {"TMPDIR": str(temporary)}
         self._servers: dict[str, subprocess.Popen[str]] = {}
+        self._flows: list[Any] = []
         self._port = _free_port()
         self._address = ""
         self._forks = multiprocessing.get_context("forkserver")
@@ -68,6 +69,7 @@ class World:
         )  # fmt: skip
         process = self._forks.Process(target=main, args=(start,), name=name)
         process.start()
+        self._flows.append(process)
         return process, start
 
     def require_tidy(self, part: str, seconds: float = 30.0) -> None:
@@ -77,7 +79,11 @@ class World:
             raise Leak(f"processes that {part or 'the matrix'} started are left: {left}")
 
     def close(self) -> None:
-        """Stop the servers."""
+        """Stop the servers, and a flow that is left when the matrix fails."""
+        for flow in self._flows:
+            if flow.is_alive():
+                flow.kill()
+                flow.join()
         for name, server in self._servers.items():
             assert server.stdin is not None
             server.stdin.close()

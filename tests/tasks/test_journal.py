@@ -62,8 +62,9 @@ def test_on_a_full_disk_the_old_file_stays_and_nothing_else(tmp_path, write):
 
     def fill():
         limit_file_size(1000)
-        with pytest.raises(OSError):
+        with pytest.raises(OSError) as raised:
             write(path)
+        assert raised.value.filename == str(path)
 
     in_child(fill)
     assert [file.name for file in tmp_path.iterdir()] == ["x"] and path.read_text() == "old"
