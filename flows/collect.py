@@ -19,6 +19,7 @@ from flows.collect_report import write_collection_report
 from flows.config import NAME, ConfigError, RunConfig, load_config, parse_config
 from flows.diagnosis.process import recorded_end
 from flows.environment import default_root, tracking_uri
+from flows.form_order import in_order
 from flows.score import endpoint_settings, weights_state
 from harness.endpoint import EndpointConfig, open_endpoint
 from harness.pool.index import TaskPointer, read_index
@@ -58,7 +59,7 @@ _QUICKSTART = Path(__file__).parent.parent / "deployments" / "runs" / "quickstar
 class CollectConfig(BaseModel):
     """What is to be collected."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=in_order)
 
     policy: str = Field(
         BUILTIN,

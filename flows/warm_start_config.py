@@ -12,6 +12,7 @@ from flows.config import NAME, ConfigError
 from flows.configuration.layers import nest
 from flows.configuration.redaction import refuse_secrets
 from flows.configuration.words import from_overrides
+from flows.form_order import in_order
 from harness.budgets import BudgetConfig
 from harness.sandbox import SandboxConfig
 from harness.scaffolds.base import ScaffoldConfig
@@ -27,7 +28,7 @@ SECTIONS = ("model", "learner", "scaffold", "sandbox", "verifier", "budgets")
 class DemonstrationConfig(BaseModel):
     """Oracle demonstrations: the known fix of each task, said in the scaffold's format and graded."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=in_order)
 
     index: str = Field(description=f"Index of the tasks, or `{BUILTIN_KATA}`")
     difficulty: list[str] = Field([], description="Only tasks to which the index gives one of these; all if empty")
@@ -43,7 +44,7 @@ class DemonstrationConfig(BaseModel):
 class WarmStartConfig(BaseModel):
     """Supervised fine-tuning of a policy."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=in_order)
 
     project: str = Field("warm-starts", pattern=NAME, description="Names the MLflow experiment and the folder")
     experiment: str = Field(pattern=NAME, description="Names this warm start; the same name goes on where it stopped")

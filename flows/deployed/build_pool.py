@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.build_pool import build_pool as build
 from flows.config import NAME, ConfigError
 from flows.deployed.worker import on_worker
+from flows.form_order import in_order
 from harness.pool.builder import BuildConfig, PackageSource
 from harness.sandbox import SandboxConfig
 
@@ -16,7 +17,7 @@ from harness.sandbox import SandboxConfig
 class BuildForm(BaseModel):
     """A pool of tasks, made from Python packages that have tests."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=in_order)
 
     pool: str = Field(
         "built", pattern=NAME, title="Pool", description="Name of the pool: a folder in the root's pools/"

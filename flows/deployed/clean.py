@@ -7,6 +7,7 @@ from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
 from flows.deployed.worker import on_worker
+from flows.form_order import in_order
 from harness.reaper import Sweep, reap
 from harness.sandbox import SANDBOXES, SandboxConfig
 from tasks.orphans import sweep_engines
@@ -15,7 +16,7 @@ from tasks.orphans import sweep_engines
 class CleanForm(BaseModel):
     """What is looked for, and whether it is removed."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=in_order)
 
     apply: bool = Field(True, title="Remove", description="Remove what is found; else it is only listed")
     backends: list[str] = Field(

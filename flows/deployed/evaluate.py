@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flows.config import ConfigError
 from flows.deployed.worker import on_worker
+from flows.form_order import in_order
 from flows.score import is_scored, score_endpoint, score_model
 from harness.endpoint import EndpointConfig
 from tasks.config import BUILTIN_KATA, EvaluationConfig
@@ -22,7 +23,7 @@ _HELP = {name: info.description for name, info in EvaluationConfig.model_fields.
 class EvaluateAdvanced(BaseModel):
     """What is not changed often."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=in_order)
 
     top_p: float = Field(_DEFAULT.top_p, gt=0, le=1, title="Nucleus", description=_HELP["top_p"])
     probe: bool = Field(
@@ -41,7 +42,7 @@ class EvaluateAdvanced(BaseModel):
 class EvaluateForm(BaseModel):
     """An evaluation."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=in_order)
 
     what: Literal["newest", "run", "path"] = Field(
         "newest", title="What", description="The newest checkpoint of all runs, the newest of one run, or a folder"

@@ -9,13 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from flows.config import ConfigError
 from flows.deployed.evaluate import EvaluateForm, choose
 from flows.deployed.worker import on_worker
+from flows.form_order import in_order
 from trainer.learner.export import export_checkpoint
 
 
 class ExportForm(BaseModel):
     """Weights of a run as a Hugging Face folder."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=in_order)
 
     run: str = Field(
         title="Run", min_length=3, description="project/experiment for its newest checkpoint, or with @STEP"

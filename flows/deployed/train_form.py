@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from flows.config import NAME, ConfigError, RunConfig, load_config, parse_config
+from flows.form_order import in_order
 from harness.sandbox import SANDBOXES
 from harness.scaffolds.base import SCAFFOLDS
 from tasks.rollout_ledger import Mode
@@ -21,6 +22,7 @@ from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES, loa
 
 RUN_CONFIGS = Path(__file__).parent.parent.parent / "deployments" / "runs"
 QUICKSTART = "quickstart"
+_FORM = ConfigDict(extra="forbid", json_schema_extra=in_order)
 
 ON_TOP = {
     "policy": "model.path",
@@ -80,7 +82,7 @@ def _section(name: str) -> Any:
         if f"{name}.{field}" not in ON_TOP.values()
     }
     return create_model(
-        f"{model.__name__}Form", __config__=ConfigDict(extra="forbid"), __doc__=model.__doc__, **fields
+        f"{model.__name__}Form", __config__=_FORM, __doc__=model.__doc__, **fields
     ) if fields else None  # fmt: skip
 
 
@@ -101,7 +103,7 @@ def _advanced() -> type[BaseModel]:
     )
     return create_model(
         "Advanced",
-        __config__=ConfigDict(extra="forbid"),
+        __config__=_FORM,
         __doc__="All that is not changed often.",
         config_file=(str, config_file),
         settings=(list[str], settings),
@@ -115,7 +117,7 @@ Advanced = _advanced()
 class TrainForm(BaseModel):
     """A training run."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _FORM
 
     experiment: str = Field(
         title="Experiment", pattern=NAME, description=RunConfig.model_fields["experiment"].description

@@ -9,10 +9,14 @@ import yaml
 from prefect.utilities.callables import parameter_schema
 
 from flows.config import ConfigError, RunConfig, load_config
-from flows.deployed.build_pool import BuildForm, plan
+from flows.deployed.build_pool import BuildForm, build_pool, plan
+from flows.deployed.clean import clean
+from flows.deployed.collect import collect
 from flows.deployed.evaluate import EvaluateForm, choose, evaluate_checkpoint, who_trains
+from flows.deployed.export import export
 from flows.deployed.train import train
 from flows.deployed.train_form import ON_TOP, QUICKSTART, RUN_CONFIGS, Advanced, TrainForm
+from flows.deployed.warm_start import warm_start
 from tasks.journal import write_json
 from tasks.lease import lease
 
@@ -85,6 +89,17 @@ def test_the_page_gets_drop_downs_and_help():
     assert parameter_schema(evaluate_checkpoint.fn).model_dump()["definitions"]["EvaluateForm"]["properties"]["what"][
         "enum"
     ]
+
+
+@pytest.mark.parametrize("deployed", [train, evaluate_checkpoint, collect, warm_start, build_pool, export, clean])
+def test_the_page_keeps_the_order_of_the_fields(deployed):
+    """Whatever the database makes of it: PostgreSQL sorts the keys of an object by their length, then by name."""
+    schema = parameter_schema(deployed.fn).model_dump()
+    (form,) = schema["properties"].values()
+    name = (form.get("$ref") or form["allOf"][0]["$ref"]).rpartition("/")[2]
+    declared = list(schema["definitions"][name]["properties"].items())
+    stored = sorted(declared, key=lambda field: (len(field[0]), field[0]))
+    assert sorted(stored, key=lambda field: field[1]["position"]) == declared
 
 
 def test_wrong_words_are_refused_with_the_mend():

@@ -176,7 +176,9 @@ def test_a_run_is_started_cancelled_and_retried_from_the_page(
     assert _files() == files, "sandboxes and the cluster's folder are removed"
     end = read_end(run.journal.root)
     assert end is not None and end.how == "stopped", "it has tidied up itself"
-    assert subflows == [("evaluate-0", "COMPLETED"), ("step-1", "COMPLETED"), ("step-2", "CANCELLED")]
+    assert subflows[:-1] == [("evaluate-0", "COMPLETED"), ("step-1", "COMPLETED")]
+    # a signal that hits one of its trials looks to Prefect like a crash of the step
+    assert subflows[-1] in [("step-2", "CANCELLED"), ("step-2", "CRASHED")]
 
     page.open(run.url)
     page.wait_for_text("Cancelled")
