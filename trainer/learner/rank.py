@@ -18,6 +18,7 @@ from trainer.batch import read_train_batch
 from trainer.learner import checkpoint as checkpoints
 from trainer.learner.config import LearnerConfig
 from trainer.learner.critic_update import CriticUpdate
+from trainer.learner.determinism import same_bits_each_time
 from trainer.learner.engine import build_critic, build_policy, build_reference, init_process_group
 from trainer.learner.errors import LearnerError
 from trainer.learner.layout import adapter_layout
@@ -115,6 +116,8 @@ class LearnerRank:
     def boot(self, model_path: str) -> None:
         """Join the group and load the models."""
         init_process_group(self._store, self.rank, self.config)
+        if not self.config.gpus_per_rank:
+            same_bits_each_time()
         self._model_path = model_path
         self.adopt(build_policy(model_path, self.config))
         if self.algorithm.kl.place != "none":
@@ -246,7 +249,7 @@ class LearnerRank:
         if self.rank == 0:
             return send_adapters(source, replicas, version, scaling_of(self._policy.engine.module) or 1.0)
         for _ in source:
-            pass
+            same_bits_each_time()
         return None
 
     def save(self, root: str, step: int, notes: Mapping[str, str]) -> str:
