@@ -32,9 +32,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PROMPT = list(range(40, 140))
 
 
-@pytest.fixture(scope="module", params=["tied", "untied"] if os.environ.get("TESTGRAD_ALL_SYNC") else ["tied"])
+@pytest.fixture(scope="module", params=["tied", "untied"] if os.environ.get("TESTGRAD_ALL_SYNCS") else ["tied"])
 def model_folder(request: pytest.FixtureRequest, models: dict[str, Path]) -> Path:
-    """The tied one, with which more can go wrong; TESTGRAD_ALL_SYNC=1 takes the untied one too."""
+    """The tied one, with which more can go wrong; TESTGRAD_ALL_SYNCS=1 takes the untied one too."""
     return models[request.param]
 
 
