@@ -47,11 +47,14 @@ training = $(call integration,training_run) tests/integration/crash
 learners = $(call integration,algorithms checkpoints experts_and_adapters gpu_engines_on_cpu landing learner learner_exact \
 	learner_group sequence_parallel weight_sync)
 
+# All that use Docker one after the other: they look for what others left on its engine.
+containers = $(addprefix tests/harness/,test_backend_trials.py pool/test_image_tasks.py)
+
 test-sandboxes:
-	@$(pytest) tests/harness/sandbox tests/attacks
+	@$(pytest) tests/harness/sandbox tests/attacks $(containers)
 
 test-harness:
-	@$(pytest) tests/harness --ignore tests/harness/sandbox
+	@$(pytest) tests/harness --ignore tests/harness/sandbox $(addprefix --ignore ,$(containers))
 
 test-units:
 	@$(pytest) $(filter-out tests/harness tests/attacks tests/integration tests/__pycache__ tests/conftest.py,$(wildcard tests/*))
