@@ -37,8 +37,8 @@ down: ## stop what up started
 	@if [ -x $(BIN)/testgrad ]; then $(BIN)/testgrad down; else echo "nothing is up: testgrad is not installed"; fi
 
 test: dev ## check and test everything: unit tests, then tests/integration with real engines
-	@$(MAKE) --no-print-directory -j5 --output-sync=line checks agents test-sandboxes test-harness test-units
-	@$(MAKE) --no-print-directory -j3 --output-sync=line test-training test-learners test-engines
+	@$(MAKE) --no-print-directory -j4 --keep-going --output-sync=line agents test-harness test-training test-sandboxes test-units checks \
+		test-learners test-engines
 
 # Side by side, since most of them wait for processes, boots and disks much of the time.
 pytest = $(quiet_test_env) $(BIN)/pytest -p no:cacheprovider --durations=15
@@ -65,7 +65,7 @@ test-training:
 test-learners:
 	@$(pytest) $(learners)
 
-test-engines:
+test-engines: agents
 	@$(pytest) $(filter-out $(training) $(learners),$(wildcard tests/integration/test_*.py))
 
 # Without npm, or a registry, they stay away, and their tests say so.
