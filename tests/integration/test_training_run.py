@@ -158,6 +158,8 @@ def _interrupt(
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.STDOUT,
+        # a shell that runs the tests in its background has them ignore Ctrl-C, and so would what they start
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         _wait_for(lambda: len(journal.trials("step_000001")) >= trials or process.poll() is not None)
