@@ -38,7 +38,7 @@ for address in (("192.0.2.1", 80), ("1.1.1.1", 53), ("8.8.8.8", 53), ("169.254.1
         breach(address)
     except OSError:
         pass
-for name in ("example.org", "pypi.org", "localhost.localdomain", "kubernetes.default.svc"):
+for name in ("example.org", "example.com", "localhost.localdomain", "kubernetes.default.svc"):
     try:
         socket.getaddrinfo(name, 443)
         breach(name)
