@@ -6,6 +6,7 @@ carries a mark in its environment, by which it is found.
 
 import os
 import secrets
+import select
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 
 OWNER = "TESTGRAD_OWNER"
 SHARED_MEMORY = Path("/dev/shm")
+LOOK_SECONDS = 2.0
+"""Between two looks at what the watched process and its children have mapped."""
 
 
 def start() -> None:
@@ -32,9 +35,20 @@ def start() -> None:
     os.close(read)
 
 
-def _clear_up(owner: str, temporary: Path) -> None:
-    deadline = time.monotonic() + 30
+def _watch(descriptor: int, owner: str) -> set[int]:
+    """Wait until the watched process has ended. Returns the shared memory that it, or what it started, has mapped.
+
+    Some of them are killed before it ends, such as an engine that takes too long to stop, and tell nobody.
+    """
     mapped: set[int] = set()
+    # what ends the wait is the end of the pipe: nothing is ever written
+    while not select.select([descriptor], [], [], LOOK_SECONDS)[0]:
+        mapped.update(*map(shared_memory, _marked(owner)))
+    return mapped
+
+
+def _clear_up(owner: str, temporary: Path, mapped: set[int]) -> None:
+    deadline = time.monotonic() + 30
     while (left := _marked(owner)) and time.monotonic() < deadline:
         mapped.update(*map(shared_memory, left))
         for pid in left:
@@ -93,5 +107,4 @@ def _pids() -> list[int]:
 
 if __name__ == "__main__":
     descriptor, name, temporary_folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    os.read(descriptor, 1)  # returns when the watched process has ended: nothing is ever written
-    _clear_up(name, temporary_folder)
+    _clear_up(name, temporary_folder, _watch(descriptor, name))

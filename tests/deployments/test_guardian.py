@@ -60,3 +60,40 @@ def test_what_only_the_killed_had_mapped_goes(tmp_path: Path) -> None:
     finally:
         mapped.close()
         shared.unlink()
+
+
+LONG_DEAD = '''
+import subprocess, sys, time
+from deployments import guardian
+
+CHILD = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 0)
+print(flush=True)
+sys.stdin.read()
+"""
+
+guardian.start()
+child = subprocess.Popen(
+    [sys.executable, "-c", CHILD, sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+)
+child.stdout.readline()
+time.sleep(3 * guardian.LOOK_SECONDS)
+child.kill()
+child.wait()
+'''
+
+
+def test_what_was_killed_while_the_command_ran_leaves_nothing_either() -> None:
+    left = SHARED_MEMORY / f"testgrad-test-left-{os.getpid()}"
+    left.write_bytes(bytes(4096))
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    try:
+        subprocess.run([sys.executable, "-c", LONG_DEAD, str(left)], env=environment, check=True)
+        deadline = time.monotonic() + 60
+        while left.exists():
+            assert time.monotonic() < deadline, "it is still there"
+            time.sleep(0.05)
+    finally:
+        left.unlink(missing_ok=True)
