@@ -1,5 +1,6 @@
 """Fixtures of tests that drive real engines."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import yaml
 from support.tiny import tiny_model
 
+from harness.sandbox import SandboxConfig, SandboxUnavailable, require_isolation
 from trainer.placement import ray_cluster
 
 
@@ -43,6 +45,19 @@ def run_config(models: dict[str, Path], tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(values))
     return path
+
+
+@pytest.fixture
+def sandbox() -> Iterator[SandboxConfig]:
+    """Real sandboxes, or a skip that says why there are none."""
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o755)  # the sandbox may run as another user
+        config = SandboxConfig(root=Path(root))
+        try:
+            require_isolation(config)
+        except SandboxUnavailable as error:
+            pytest.skip(f"no isolation here: {error}")
+        yield config
 
 
 @pytest.fixture(scope="session")

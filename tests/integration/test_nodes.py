@@ -17,7 +17,6 @@ from support.tasks import write_task
 
 from harness.budgets import BudgetConfig
 from harness.pool.index import TaskPointer
-from harness.sandbox.base import SandboxConfig, SandboxUnavailable, require_isolation
 from harness.scaffolds.base import ScaffoldConfig
 from tasks import fan_out as module
 from tasks.draw import as_groups, groups_path, groups_table
@@ -57,18 +56,6 @@ def nodes():
         yield cluster, rollout
         ray.shutdown()
         cluster.shutdown()
-
-
-@pytest.fixture
-def sandbox():
-    with tempfile.TemporaryDirectory() as root:
-        Path(root).chmod(0o755)  # the sandbox may run as another user
-        config = SandboxConfig(root=Path(root))
-        try:
-            require_isolation(config)
-        except SandboxUnavailable as error:
-            pytest.skip(f"no isolation here: {error}")
-        yield config
 
 
 class Somewhere:

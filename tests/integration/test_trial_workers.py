@@ -6,7 +6,6 @@ The latter takes a minute or two: `TESTGRAD_ALL_RECOVERY=1` runs it.
 import asyncio
 import os
 import signal
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from support.tasks import write_task
 from harness.budgets import BudgetConfig
 from harness.pool.index import TaskPointer
 from harness.reaper import reap
-from harness.sandbox.base import SandboxConfig, SandboxUnavailable, require_isolation
 from harness.scaffolds.base import ScaffoldConfig
 from tasks import fan_out as module
 from tasks.draw import as_groups, groups_path, groups_table
@@ -42,18 +40,6 @@ def cluster():
         patch.setenv("PYTHONPATH", f"{TESTS}:{TESTS.parent}")
         with ray_cluster():
             yield
-
-
-@pytest.fixture
-def sandbox():
-    with tempfile.TemporaryDirectory() as root:
-        Path(root).chmod(0o755)  # the sandbox may run as another user
-        config = SandboxConfig(root=Path(root))
-        try:
-            require_isolation(config)
-        except SandboxUnavailable as error:
-            pytest.skip(f"no isolation here: {error}")
-        yield config
 
 
 @pytest.fixture
