@@ -106,8 +106,9 @@ class RunConfig(BaseModel):
     )
     mode: Mode = Field(
         "sync",
-        description="sync: a step's trials on the newest weights; one_step_off: those of the next step run while this "
-        "one updates; async: groups are kept in flight, and a step takes the first that are complete",
+        description="sync: a step's trials on the newest weights; one_step_off: those of the next step run beside "
+        "this step's stragglers and its update; async: groups are kept in flight, and a step takes the first that are "
+        "complete",
     )
     staleness: StalenessConfig = Field(StalenessConfig(), description="How old tokens may be that are trained on")
     model: ModelConfig = Field(ModelConfig(), description="The policy")

@@ -42,14 +42,13 @@ class Pace:
     total_steps: int
     staleness: StalenessConfig
 
-    def started(self, version: int, taken: int, dropped: int) -> int:
-        """How many groups may have been started, dropped ones included, at this version with so many steps taken.
+    def started(self, version: int, dropped: int) -> int:
+        """How many groups may have been started at this version, `dropped` ones included.
 
-        one_step_off: those of the next step, once the present one has its own. async: those that steps take before
-        they would be too old, if each took them in line.
+        Those that steps take before they would be too old, if each took them in line; one_step_off takes them in line.
         """
-        ahead = taken + 1 if self.mode == "one_step_off" else version + 1 + self.staleness.max_staleness
-        return self.groups_per_step * min(ahead, self.total_steps) + dropped
+        bound = 1 if self.mode == "one_step_off" else self.staleness.max_staleness
+        return self.groups_per_step * min(version + 1 + bound, self.total_steps) + dropped
 
 
 @dataclass
@@ -111,7 +110,7 @@ class RolloutLedger:
     def has_room(self) -> bool:
         """Whether another group may start."""
         started = self._submitted - self.count(GroupState.SUBMITTED)
-        return started < self.pace.started(self.version, len(self.taken), self.count(GroupState.DROPPED))
+        return started < self.pace.started(self.version, self.count(GroupState.DROPPED))
 
     def startable(self) -> str | None:
         """The next group in line, if it may start now."""

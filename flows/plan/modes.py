@@ -1,6 +1,6 @@
 """How steps follow each other in each mode: a process that tells the ledger of every step."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,13 +69,13 @@ def sync(training: Training) -> Steps:
 
 
 def one_step_off(training: Training) -> Steps:
-    """The next step's trials run while this step's update does."""
-    pending = training.batch()
+    """The next step's trials run while this step's stragglers and its update do."""
+    pending = deque([training.batch(), training.batch()])
     while True:
         yield training.prepare()
-        done = yield pending
-        pending = training.batch()
+        done = yield pending.popleft()
         yield from training.learn(list(done.values()))
+        pending.append(training.batch())
 
 
 def asynchronous(training: Training) -> Steps:

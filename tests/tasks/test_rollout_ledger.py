@@ -170,15 +170,18 @@ def test_async_takes_in_the_order_of_completion():
     assert ledger.take(1).consumed == ("b", "c")
 
 
-def test_one_step_off_waits_for_its_own_draw_and_starts_the_next_when_it_has_it():
-    ledger = make_ledger(mode="one_step_off")
+def test_one_step_off_waits_for_its_own_draw_beside_the_next_one_and_no_further():
+    ledger = make_ledger(mode="one_step_off", bound=3)
     slow = ledger.slot("a")
     slow.__enter__()
-    finish(ledger, "b")
+    for group in "bcd":
+        finish(ledger, group)
     assert ledger.startable() is None and ledger.take(1) is None
     ledger.complete("a", 0)
     assert ledger.take(1).consumed == ("a", "b")
-    assert ledger.startable() == "c"
+    assert ledger.startable() is None, "what starts now would be two versions old"
+    ledger.synced(1)
+    assert ledger.startable() == "e"
 
 
 def test_what_was_overtaken_is_dropped_counted_and_replaced():
@@ -191,10 +194,10 @@ def test_what_was_overtaken_is_dropped_counted_and_replaced():
         ledger.synced(step)
     ledger.complete("a", 0)
     finish(ledger, "e", 3)
-    before = ledger.pace.started(3, 3, 0)
+    before = ledger.pace.started(3, 0)
     taken = ledger.take(4)
     assert (taken.consumed, taken.dropped) == (("e",), ("a",))
-    assert ledger.pace.started(3, 4, 1) == before + 1
+    assert ledger.pace.started(3, 1) == before + 1
     assert ledger.counts()["dropped"] == 1
 
 
@@ -209,7 +212,7 @@ def test_down_weighting_drops_nothing():
 
 def test_a_run_that_ends_starts_no_group_that_nobody_would_take():
     pace = make_pace(bound=3)
-    assert [pace.started(version, version, 0) for version in (0, 2, STEPS - 1)] == [8, 12, 12]
+    assert [pace.started(version, 0) for version in (0, 2, STEPS - 1)] == [8, 12, 12]
 
 
 @pytest.mark.parametrize(
