@@ -10,15 +10,21 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from deployments.process_environment import ROOT_VARIABLE, process_environment
 from deployments.server_kinds import DATABASE_VARIABLE
 from deployments.services import ServiceError, Services
 
+if TYPE_CHECKING:
+    from prefect.automations import Automation
+
 PROJECT = Path(__file__).resolve().parent.parent
 SILENCE = timedelta(seconds=90)
 """Without a heartbeat for so long, three of its intervals, a flow run's process is dead."""
 WATCHER = "testgrad: a run without a heartbeat has crashed"
+RESTARTER = "testgrad: a training run that has crashed goes on"
 
 
 def deploy(root: Path, services: Services) -> bool:
@@ -61,13 +67,28 @@ def _state(root: Path, services: Services) -> str:
 
 
 def main() -> None:
-    """Deploy, and set the watcher."""
+    """Deploy, and enter the automations."""
     subprocess.run([sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"], check=True)
-    asyncio.run(_watch())
+    asyncio.run(_automate())
 
 
-async def _watch() -> None:
-    """Have the server mark runs as crashed whose process died together with its worker: nobody else would tell it."""
+async def _automate() -> None:
+    from prefect.automations import Automation
+    from prefect.client.orchestration import get_client
+
+    async with get_client() as client:
+        restart = await client.read_deployment_by_name("restart/restart")
+    for automation in (_watcher(), _restarter(restart.id)):
+        try:
+            automation.id = (await Automation.aread(name=automation.name)).id
+        except ValueError:
+            await automation.acreate()
+        else:
+            await automation.aupdate()
+
+
+def _watcher() -> "Automation":
+    """Has the server mark runs as crashed whose process died together with its worker: nobody else would tell it."""
     from prefect.automations import Automation
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
@@ -76,7 +97,7 @@ async def _watch() -> None:
 
     ends = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended")
     beat = "prefect.flow-run.heartbeat"
-    watcher = Automation(
+    return Automation(
         name=WATCHER,
         trigger=EventTrigger(
             after={beat},
@@ -94,10 +115,34 @@ async def _watch() -> None:
             )
         ],
     )
-    try:
-        await Automation.aread(name=WATCHER)
-    except ValueError:
-        await watcher.acreate()
+
+
+def _restarter(restart: UUID) -> "Automation":
+    """Has the deployment `restart` look at each run of `train` that has crashed."""
+    from prefect.automations import Automation
+    from prefect.events.actions import RunDeployment
+    from prefect.events.schemas.automations import EventTrigger, Posture
+    from prefect.events.schemas.events import ResourceSpecification
+
+    return Automation(
+        name=RESTARTER,
+        trigger=EventTrigger(
+            expect={"prefect.flow-run.Crashed"},
+            match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
+            match_related=ResourceSpecification(
+                {"prefect.resource.role": "deployment", "prefect.resource.name": "train"}
+            ),
+            for_each={"prefect.resource.id"},
+            posture=Posture.Reactive,
+            threshold=1,
+        ),
+        actions=[
+            RunDeployment(
+                deployment_id=restart,
+                parameters={"crashed": {"__prefect_kind": "jinja", "template": "{{ flow_run.id }}"}},
+            )
+        ],
+    )
 
 
 if __name__ == "__main__":

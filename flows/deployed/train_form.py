@@ -101,12 +101,16 @@ def _advanced() -> type[BaseModel]:
     settings: Any = Field(
         [], title="Settings", description="More settings as section.key=value, which win over everything on this form"
     )
+    restarts: Any = Field(
+        2, ge=0, le=100, title="Restarts", description="How often a run whose process died starts again by itself"
+    )
     return create_model(
         "Advanced",
         __config__=_FORM,
         __doc__="All that is not changed often.",
         config_file=(str, config_file),
         settings=(list[str], settings),
+        restarts=(int, restarts),
         **sections,
     )
 
@@ -160,7 +164,7 @@ class TrainForm(BaseModel):
         """
         advanced: Any = self.advanced
         words = {"project": self.project, "experiment": self.experiment}
-        for name in advanced.model_fields_set - {"config_file", "settings"}:
+        for name in advanced.model_fields_set & RunConfig.model_fields.keys():
             section = getattr(advanced, name)
             words |= _flat(name, section.model_dump(mode="json", exclude_unset=True)) if section is not None else {}
         filled = self.model_dump(mode="json", exclude_unset=True)

@@ -66,7 +66,7 @@ def test_every_setting_is_in_one_place_of_the_form():
     below = {
         f"{name}.{field}"
         for name, info in Advanced.model_fields.items()
-        if name not in ("config_file", "settings")
+        if name in RunConfig.model_fields
         for field in info.annotation.__args__[0].model_fields
     }
     settings = set()
@@ -159,7 +159,8 @@ def test_all_deployments_lead_to_flows():
     deployments = {
         entry["name"]: entry for entry in yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
     }
-    assert set(deployments) == {"train", "evaluate", "collect", "build-pool", "warm-start", "export", "clean"}
+    training = {"train", "restart", "warm-start", "export"}
+    assert set(deployments) == training | {"evaluate", "collect", "build-pool", "clean"}
     for entry in deployments.values():
         file, _, name = entry["entrypoint"].partition(":")
         functions = [n for n in ast.parse((PROJECT / file).read_text()).body if isinstance(n, ast.AsyncFunctionDef)]

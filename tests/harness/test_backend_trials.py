@@ -3,10 +3,16 @@
 import asyncio
 import functools
 import os
-from collections.abc import Callable
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 from support.docker import docker_sandbox
 from support.kube import FakeCluster, fake_cluster
@@ -14,6 +20,7 @@ from support.scripted import ScriptedPolicy
 from support.tasks import FIXED, write_task
 from support.tiny import tiny_tokenizer
 
+from deployments.docker import build_base, daemon
 from harness.budgets import BudgetConfig
 from harness.checkup import check_backend
 from harness.grading import grade_with_retries
@@ -23,8 +30,9 @@ from harness.proxy.codec import ChatCodec
 from harness.proxy.server import ProxyServer
 from harness.sandbox import SANDBOXES, SandboxConfig
 from harness.sandbox.docker import DockerSandbox
-from harness.sandbox.docker_config import hosts_of
+from harness.sandbox.docker_config import DockerConfig, hosts_of
 from harness.sandbox.docker_engine import connect
+from harness.sandbox.docker_keeper import Keeper
 from harness.sandbox.guard import finish_stops
 from harness.scaffolds.base import SCAFFOLDS, Scaffold, ScaffoldConfig, ScaffoldResult
 from harness.scaffolds.client import ChatClient
@@ -112,46 +120,99 @@ async def test_a_cluster_that_fails_costs_an_attempt_and_no_reward(
         assert cluster.pods == {}
 
 
-class Killed(DockerSandbox):
-    """A sandbox of an engine from which somebody removes the keeper before the operation `at`, once for all."""
+class Struck(DockerSandbox):
+    """A sandbox that something happens to before the operation `at`, once for all; `strike` is told a keeper."""
 
     at = ""
+    strike: Callable[[Keeper], None]
 
-    async def _strike(self, operation: str) -> None:
+    async def _struck(self, operation: str) -> None:
         if type(self).at == operation and self._keepers:
             type(self).at = ""
-            keeper = self._keepers[0]
-            await asyncio.to_thread(keeper.engine.remove, keeper.name)
+            await asyncio.to_thread(type(self).strike, self._keepers[0])
 
     async def upload(self, *words: Any) -> None:
-        await self._strike("upload")
+        await self._struck("upload")
         await super().upload(*words)
 
     async def exec(self, *words: Any, **options: Any) -> Any:
-        await self._strike("exec")
+        await self._struck("exec")
         return await super().exec(*words, **options)
 
     async def read_tree(self, *words: Any) -> Any:
-        await self._strike("read_tree")
+        await self._struck("read_tree")
         return await super().read_tree(*words)
 
     async def mount_read_only(self, *words: Any) -> None:
-        await self._strike("mount_read_only")
+        await self._struck("mount_read_only")
         await super().mount_read_only(*words)
 
 
 STAGES = ("upload", "exec", "read_tree", "mount_read_only")
 
 
+@pytest.fixture
+def struck(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[Keeper], None]], None]:
+    """Lets a strike happen to the next sandbox of an engine, before the operation that it is told."""
+
+    def at(stage: str, strike: Callable[[Keeper], None]) -> None:
+        monkeypatch.setitem(SANDBOXES, "docker", Struck)
+        monkeypatch.setattr(Struck, "at", stage)
+        monkeypatch.setattr(Struck, "strike", staticmethod(strike), raising=False)
+
+    return at
+
+
 @pytest.mark.docker
 @pytest.mark.parametrize("stage", STAGES if os.environ.get("TESTGRAD_ALL_DOCKER") else STAGES[1:2])
 async def test_a_container_killed_at_any_stage_costs_an_attempt_and_no_reward(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    tmp_path: Path, struck: Any, stage: str
 ) -> None:
     task_path, config = write_task(tmp_path / "add"), docker_sandbox()
-    monkeypatch.setitem(SANDBOXES, "docker", Killed)
-    monkeypatch.setattr(Killed, "at", stage)
+    struck(stage, lambda keeper: keeper.engine.remove(keeper.name))
+    await assert_solved_beside_a_fault(task_path, config, stage)
+    assert connect(hosts_of(config.docker)[0]).labelled("testgrad.project") == ([], [])
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("stage", STAGES if os.environ.get("TESTGRAD_ALL_DOCKER") else STAGES[1:2])
+async def test_an_engine_killed_and_started_again_costs_an_attempt_and_no_reward(
+    tmp_path: Path, struck: Any, stage: str
+) -> None:
+    docker_sandbox()
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
+        pytest.skip("an engine to kill needs root and dockerd")
+    task_path = write_task(tmp_path / "add")
+    with daemon.private_engine() as url, ExitStack() as second:
+        build_base.build(docker.APIClient(base_url=url, timeout=300))
+        config = docker_sandbox(docker=DockerConfig(hosts=[url]))  # type: ignore[list-item]
+        struck(stage, lambda keeper: second.enter_context(started_again(url)))
+        await assert_solved_beside_a_fault(task_path, config, stage)
+        assert connect(config.docker.hosts[0]).labelled("testgrad.project") == ([], [])
+
+
+async def assert_solved_beside_a_fault(task_path: Path, config: SandboxConfig, stage: str) -> None:
+    # of the last stage the grader is struck, which makes its own second try
     result = await trial_on(config, task_path)
     await assert_solved(result, config, task_path, attempts=1 if stage == "mount_read_only" else 2)
-    assert Killed.at == "", "the fault was met"
-    assert connect(hosts_of(config.docker)[0]).labelled("testgrad.project") == ([], [])
+    assert Struck.at == "", "the fault was met"
+
+
+@contextmanager
+def started_again(url: str) -> Iterator[None]:
+    """The private engine at `url` is killed, and another one started in its place for the time of the context."""
+    socket = Path(url.removeprefix("unix://"))
+    pid = int((socket.parent / "pid").read_text())
+    command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+    os.kill(pid, signal.SIGKILL)
+    while daemon.answers(url):
+        time.sleep(0.02)
+    (socket.parent / "pid").unlink()
+    with open(socket.parent / "log", "ab") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
+        try:
+            while not daemon.answers(url):
+                assert engine.poll() is None, (socket.parent / "log").read_text()[-1500:]
+                time.sleep(0.05)
+            yield
+        finally:
+            engine.terminate()

@@ -27,6 +27,8 @@ from support.served import (
 )
 from support.tasks import write_task
 
+from deployments.server_kinds import WORKER
+from deployments.server_record import read_servers
 from deployments.services import Services, read_services
 from flows.configuration.words import variable_of
 from flows.diagnosis.process import read_end
@@ -192,6 +194,27 @@ def test_a_run_is_started_cancelled_and_retried_from_the_page(
     page.open(run.url)
     page.click("Subflow Runs")
     page.wait_for_text("Completed", "step-2", "evaluate-2")
+
+
+def test_a_run_whose_worker_dies_goes_on_by_itself_once_there_is_another(
+    services: Services, root: Path, models: dict[str, Path]
+) -> None:
+    asked = {"policy": str(models["tied"]), "total_steps": 1, "tasks_per_step": 4, "attempts_per_task": 4}
+    advanced = {"settings": ["schedule.eval_before=false", "schedule.eval_after=false"], "restarts": 1}
+    start(services, "train", run={"experiment": "bereft", **asked, "advanced": advanced})
+    run = Watched(services, root, "bereft")
+    until("trials", lambda: run.has_trials(1, 3))
+    processes = run.processes()
+    psutil.Process(read_servers(root)[WORKER].pid).kill()
+    until("the end of all that it had started", lambda: not any(map(_lives, processes)), 60)
+    kept = run.trials()
+    again = testgrad("up", root=root)
+    assert again.returncode == 0, again.stdout + again.stderr
+
+    until("the next start", lambda: flow_run(services, run.id)["run_count"] == 2)
+    assert until_ended(services, run.id)["state_type"] == "COMPLETED"
+    assert kept.items() <= run.trials().items() and len(run.trials()) == 16, "no trial that had ended was made again"
+    assert run.subflows()[-1] == ("step-1", "COMPLETED")
 
 
 @pytest.fixture(scope="module")
