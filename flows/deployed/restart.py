@@ -6,11 +6,12 @@ cancelled, stays as it is: another try would end in the same way, or was not wan
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import AwaitingRetry
 
 from flows.deployed.train_form import TrainForm
@@ -32,7 +33,7 @@ async def restart(crashed: UUID) -> str:
         run = await client.read_flow_run(crashed)
         if (reason := _reason_against(run, root)) is not None:
             return f"{run.name} is left as it is: {reason}"
-        again = AwaitingRetry(scheduled_time=datetime.now(UTC) + PAUSE, message="its process has died")
+        again: State[Any] = AwaitingRetry(scheduled_time=datetime.now(UTC) + PAUSE, message="its process has died")
         answer = await client.set_flow_run_state(crashed, again)
         if answer.state is None or not answer.state.is_scheduled():
             raise RuntimeError(f"{run.name} cannot be retried: {answer.details}")
