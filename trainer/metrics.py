@@ -1,6 +1,7 @@
 """Numbers under verl's names."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 
 
@@ -9,6 +10,12 @@ def distribution(name: str, values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
     return {f"{name}/mean": sum(values) / len(values), f"{name}/max": max(values), f"{name}/min": min(values)}
+
+
+def cpu_seconds() -> float:
+    """Processor time so far of this process, and of its children that have ended, such as sandboxes."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def throughput(metrics: Mapping[str, float], devices: int) -> dict[str, float]:

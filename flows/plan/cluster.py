@@ -1,6 +1,8 @@
 """A simulated cluster: replicas, a learner, and what they do to each other."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +19,11 @@ class ReplicaLost(Exception):
 
 @dataclass(eq=False)
 class SimulatedReplica:
-    """A server of tokens, and how many sessions stick to it."""
+    """A server of tokens, how many sessions stick to it, and how many turns it is asked for now."""
 
     server: SharedServer
     sessions: int = 0
+    turns: int = 0
     alive: bool = True
 
 
@@ -44,12 +47,9 @@ class SimulatedCluster:
         self.learner = SharedServer(env, lambda _: 1.0)
         self._random, self._seats = random, workload.seats
         self._faster = (layout.train_nodes / profile.train_nodes) ** workload.scaling
-        # in sync the policy that is trained is the one that sampled
-        self._scores = 0.0 if layout.mode == "sync" else profile.score_share
         self._back = env.event()
-        if layout.shared and profile.overlap > 1:
-            for server in self.servers:
-                server.on_change = self._contend
+        self._shared = layout.shared
+        self.learner.on_change = self._contend
         if workload.replica_mtbf_hours is not None:
             for replica in self.replicas:
                 env.process(self._dying(replica, workload.replica_mtbf_hours * 3600, workload.replica_boot_seconds))
@@ -64,11 +64,21 @@ class SimulatedCluster:
             yield self._back
         return min(alive, key=lambda replica: replica.sessions)
 
+    @contextmanager
+    def turn(self, replica: SimulatedReplica) -> Iterator[None]:
+        """The replica works on a turn inside the block, also before the first token."""
+        replica.turns += 1
+        self._contend()
+        try:
+            yield
+        finally:
+            replica.turns -= 1
+            self._contend()
+
     def update(self, tokens: float) -> simpy.Event:
-        """The event of an update on a batch for which `tokens` were sampled, and of its score where that is needed."""
+        """The event of an update on a batch for which `tokens` were sampled."""
         profile = self.profile
         seconds = profile.update_base + profile.update_token * profile.batch_tokens * tokens
-        seconds *= 1 + self._scores
         return self.learner.work(seconds * self._random.choice(profile.update_spread) / self._faster)
 
     def sync(self) -> Any:
@@ -85,9 +95,12 @@ class SimulatedCluster:
         return decoded / sequences / (speed.token + speed.crowd * decoded)
 
     def _contend(self) -> None:
-        learning, sampling = self.learner.busy, any(replica.server.busy for replica in self.replicas)
-        for server in self.servers:
-            server.slow_down(self.profile.overlap if learning and sampling else 1.0)
+        if not self._shared:
+            return
+        both = self.learner.busy and any(replica.turns for replica in self.replicas)
+        self.learner.slow_down(self.profile.learner_beside_trials if both else 1.0)
+        for replica in self.replicas:
+            replica.server.slow_down(self.profile.engine_beside_learner if both else 1.0)
 
     def _dying(self, replica: SimulatedReplica, mean_seconds: float, boot_seconds: float) -> Any:
         while True:

@@ -49,7 +49,6 @@ def measure(root: Path, name: str, *, skip: int = 1) -> Profile:
         update_token=per_token,
         batch_tokens=sum(trained) / max(sampled, 1),
         update_spread=spread,
-        **({"score_share": 0.0} if ahead else {}),
         sync=tuple(values["timing_s/update_weights"] for values in metrics),
         overhead=tuple(between + _overhead(values, rows, ahead) for values, rows in zip(metrics, tables, strict=True)),
         turns_of_devices=float(np.mean([_turns(values) for values in metrics])),
@@ -57,6 +56,7 @@ def measure(root: Path, name: str, *, skip: int = 1) -> Profile:
         train_nodes=settings["learner"].get("nodes", 1),
         engine_share=_share(settings["serving"], settings["serving"]["replicas"]),
         learner_share=_share(settings["learner"], settings["learner"]["ranks"]),
+        trial_share=_trial_share(metrics, tables, ahead),
     )
 
 
@@ -139,6 +139,15 @@ def _share(section: Mapping[str, Any], actors: int) -> float:
     """Part of this machine that these actors take, by their threads; all of it if nobody bounds those."""
     threads = section.get("threads")
     return 1.0 if threads is None else min(threads * actors / cpu_threads(), 1.0)
+
+
+def _trial_share(
+    metrics: Sequence[Mapping[str, float]], tables: Sequence[Sequence[Mapping[str, Any]]], ahead: bool
+) -> float:
+    """Part of this machine that the flow and its trials took while trials ran; 0 where nobody measured it."""
+    used = sum(values.get("perf/cpu_seconds/flow", 0.0) for values in metrics)
+    ran = sum(values["timing_s/step"] for values in metrics) if ahead else sum(map(_span, tables))
+    return used / ran / cpu_threads() if ran else 0.0
 
 
 def _learning(metrics: Mapping[str, float]) -> float:

@@ -60,9 +60,6 @@ class Profile(BaseModel):
     update_token: float = Field(0.0, ge=0, description="Seconds of an update for each token of its batch")
     batch_tokens: float = Field(1.0, ge=0, description="Tokens of the batch for each that was sampled: prompts too")
     update_spread: tuple[float, ...] = Field((1.0,), min_length=1, description="Factors by which updates differ")
-    score_share: float = Field(
-        1 / 3, ge=0, description="Of an update's time, what a score costs: a forward pass, in modes that sample ahead"
-    )
     sync: tuple[float, ...] = Field((0.0,), min_length=1, description="Seconds of a sync, one of which is drawn")
     overhead: tuple[float, ...] = Field(
         (0.0,), min_length=1, description="Seconds of a step in which neither trials nor learner work, one is drawn"
@@ -72,6 +69,7 @@ class Profile(BaseModel):
     train_nodes: int = Field(1, ge=1, description="Nodes that `update` was measured on")
     engine_share: float = Field(1.0, gt=0, le=1, description="Part of a machine that busy engines take when alone")
     learner_share: float = Field(1.0, gt=0, le=1, description="Part of a machine that a busy learner takes when alone")
+    trial_share: float = Field(0.0, ge=0, description="Part of a machine that agents, proxy and graders take meanwhile")
 
     @model_validator(mode="after")
     def _has_trials(self) -> Self:
@@ -80,6 +78,11 @@ class Profile(BaseModel):
         return self
 
     @property
-    def overlap(self) -> float:
-        """How many times more slowly engines and learner work when they share a machine and are busy both."""
-        return max(1.0, self.engine_share + self.learner_share)
+    def learner_beside_trials(self) -> float:
+        """How many times more slowly a learner works on a machine on which trials run too."""
+        return max(1.0, self.engine_share + self.trial_share + self.learner_share)
+
+    @property
+    def engine_beside_learner(self) -> float:
+        """How many times more slowly engines work than they do beside trials alone, as they were measured."""
+        return self.learner_beside_trials / max(1.0, self.engine_share + self.trial_share)

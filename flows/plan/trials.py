@@ -84,10 +84,11 @@ class SimulatedTrials:
         while True:
             version = self.version
             try:
-                yield self._env.timeout(wait)
-                if not replica.alive:
-                    raise ReplicaLost
-                yield replica.server.work(tokens)
+                with self._cluster.turn(replica):
+                    yield self._env.timeout(wait)
+                    if not replica.alive:
+                        raise ReplicaLost
+                    yield replica.server.work(tokens)
             except ReplicaLost:
                 replica.sessions -= 1
                 replica = yield from self._cluster.home()

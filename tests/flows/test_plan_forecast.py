@@ -20,7 +20,6 @@ def profile(*shapes, **changes):
         "groups": (tuple(shapes) or (shape(),),),
         "engine": EngineSpeed(token=1.0),
         "update_base": 1.0,
-        "score_share": 0.0,
     }
     return Profile(**fields | changes)
 
@@ -76,17 +75,19 @@ def test_one_step_off_has_two_steps_in_the_works_and_takes_as_long_as_the_update
     assert found.mean_age == 1 and found.max_age == 1
 
 
-def test_modes_that_sample_ahead_score_their_batch_before_the_update():
-    scored = profile(update_base=300.0, score_share=0.25)
-    assert simulated(scored, APART["one_step_off"], workload()).step_seconds == pytest.approx(300 * 1.25)
-    assert simulated(scored, APART["sync"], workload()).step_seconds == pytest.approx(100 + 300)
-
-
 def test_learner_and_engines_that_share_a_machine_slow_each_other_down():
     both = profile(update_base=100.0, engine_share=1.0, learner_share=0.5)
     shared = Layout("one_step_off", 1, 1, shared=True)
     assert simulated(both, shared, workload()).step_seconds == pytest.approx(100 * 1.5)
     assert simulated(both, APART["one_step_off"], workload()).step_seconds == pytest.approx(100)
+
+
+def test_trials_take_their_part_of_a_shared_machine_and_were_measured_with_it():
+    busy = profile(update_base=1000.0, engine_share=0.5, learner_share=0.5, trial_share=0.5)
+    shared = Layout("one_step_off", 1, 1, shared=True)
+    # a step's trials, which alone take 100 s, take 150 s of an update, which in these comes 100 s further
+    assert simulated(busy, shared, workload()).step_seconds == pytest.approx(1000 + 50)
+    assert simulated(busy, Layout("sync", 1, 1, shared=True), workload()).step_seconds == pytest.approx(1100)
 
 
 def test_twice_the_nodes_share_out_sequences_and_update():
