@@ -1,12 +1,12 @@
 """What sampling ahead is worth where trials have a long tail: the same trials, slots and steps in each of the modes.
 
-Engine, learner, proxy, sandboxes, grading and journal are the real ones, on a policy of 47 M parameters, whose update takes a quarter
-of a step in mode sync. Trials wait for
-a log-normal time with p99/p50 of 10 (`bench.long_tail`). `speedup_…` is the time of the steps in mode sync over that
-of the mode, from the beginning of the first trial to the last record; `max_age` the oldest trained token of async in
-weight versions, which `bound` bounds; `idle_rollout` the share of the slots' time in which no trial ran, and
-`idle_learner` that of the learner in which it neither scored, updated nor sent weights, both in async.
-`heldout_difference` is async minus sync on held-out tasks after the last step, with a bootstrapped 95 % interval.
+Engine, learner, proxy, sandboxes, grading and journal are the real ones, on a policy of 47 M parameters, whose update
+takes a fifth of a step in mode sync. Trials wait for a log-normal time (`bench.long_tail`); `tail` is p99/p50 of what
+trials took in sync, all in all. `speedup_…` is the time of the steps in mode sync over that of the mode, from the
+beginning of the first trial to the last record; `max_age` the oldest trained token of all modes in weight versions,
+which `bound` bounds; `idle_rollout` the share of the slots' time in which no trial ran, and `idle_learner` that of the
+learner in which it neither scored, updated nor sent weights, both in async. `heldout_difference` is async minus sync on
+held-out tasks after the last step, with a bootstrapped 95 % interval.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Trials with a long tail for `python -m bench.async_`: an agent whose time goes by in waiting, not on the CPU.
 
-What it waits for stands for compilers and test suites. The time is log-normal with p99/p50 of 10, and depends on the
+What it waits for stands for compilers and test suites. The time is log-normal with p99/p50 of 16, and depends on the
 task and on which trial of it this is, so that each mode has the same trials to run.
 """
 
@@ -20,7 +20,7 @@ from harness.scaffolds.base import Scaffold, ScaffoldResult, register_scaffold
 from harness.scaffolds.client import ChatClient
 from trainer.rollout import Outcome
 
-SIGMA, LONGEST = 1.0, 10.0
+SIGMA, LONGEST = 1.2, 20.0
 """Deviation of the logarithm; and the longest time, in medians, so that no single trial decides what is measured."""
 MEDIAN = "LONG_TAIL_MEDIAN_SECONDS"
 """In the scaffold's `env`: how long half of the trials wait at most; none if it is not there."""

@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """The options that every bench takes."""
+def arguments(description: str, **choices: Sequence[str]) -> argparse.Namespace:
+    """The options that every bench takes, and those of this one: what each may be, the first of them by default."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a short look; the figures are not the ones to report")
     parser.add_argument("--root", type=Path, help="keep runs here instead of a temporary folder")
+    for name, values in choices.items():
+        parser.add_argument(f"--{name}", choices=values, default=values[0], help="by default %(default)s")
     return parser.parse_args()
 
 

@@ -6,7 +6,9 @@ the whole Ray cluster in the middle of a step. The run is started again each tim
 
 `kill_points`: how many were carried out.
 `lost_trials`: trials that had ended and are gone, or are others than before.
-`weights_identical`: whether every update gave the very weights of the run that was left alone.
+`weights_identical`: whether every update gave the very weights of the run that was left alone. With `--mode async` or
+`one_step_off` weights depend on how long trials take, so there it means that each update that was made again gave the
+weights that it had given before.
 `resume_seconds_p50`: from the start of a flow whose engines outlived the one before to the stage that was cut, median.
 `resume_over_step`: the same over the median step of the run that was left alone.
 
@@ -18,11 +20,12 @@ import os
 from collections.abc import Sequence
 from statistics import median
 
-from bench.crash.cuts import Cut, boundaries, instants
+from bench.crash.cuts import Cut, boundaries, boundaries_ahead, instants
 from bench.crash.evidence import Lost
 from bench.crash.matrix import TRIALS, Result, run_matrix
 from bench.crash.world import world
 from bench.output import arguments, report, say, scratch
+from tasks.draws import TAKEN
 
 SEED = 7
 STEPS = 6
@@ -31,13 +34,15 @@ POINTS = "TESTGRAD_CRASH_POINTS"
 
 def main() -> None:
     """Kill, start again, compare."""
-    options = arguments(__doc__ or "")
+    options = arguments(__doc__ or "", mode=("sync", "one_step_off", "async"))
     cuts, steps = (quick_cuts(), 2) if options.quick else (all_cuts(), STEPS)
+    if options.mode != "sync":
+        cuts, steps = (quick_cuts_ahead(), 2) if options.quick else (all_cuts_ahead(), STEPS)
     if POINTS in os.environ:
         cuts = spread(cuts, int(os.environ[POINTS]))
     with scratch(options.root) as root, world(root) as found:
         say(f"{len(cuts)} kill points in {steps} steps")
-        result = run_matrix(found, steps, cuts, say)
+        result = run_matrix(found, steps, cuts, options.mode, say)
     _print(result)
 
 
@@ -72,6 +77,33 @@ def quick_cuts() -> list[Cut]:
         Cut("flow", 1, "sync.json", "before"),
         Cut("flow", 2, "groups.parquet", delay=0.3),
         Cut("flow", 2, "record.json", "before"),
+    ]
+
+
+def all_cuts_ahead() -> list[Cut]:
+    """In about the order of a run that samples ahead: draw 2 is run while step 1 updates."""
+    return [
+        *boundaries_ahead(1, TRIALS),
+        Cut("engine", 3, "trial.json", delay=0.2, ahead=True),
+        Cut("rank", 2, "batch.parquet", delay=0.05, ahead=True),
+        *boundaries_ahead(3, TRIALS),
+        Cut("flow", 4, "update.json", delay=0.2, ahead=True),
+        Cut("ray", 4, "sync.json", ahead=True),
+        *boundaries_ahead(5, TRIALS),
+        Cut("engine", 6, TAKEN, delay=0.3, ahead=True),
+        Cut("rank", 6, "update.json", "before", ahead=True),
+    ]
+
+
+def quick_cuts_ahead() -> list[Cut]:
+    """Some of them, in two steps."""
+    return [
+        Cut("flow", 1, "verdict.json", nth=2, ahead=True),
+        Cut("flow", 1, TAKEN, "before", ahead=True),
+        Cut("flow", 1, TAKEN, ahead=True),
+        Cut("flow", 1, "update.json", "before", ahead=True),
+        Cut("flow", 2, "sync.json", ahead=True),
+        Cut("flow", 2, "record.json", "before", ahead=True),
     ]
 
 

@@ -20,6 +20,7 @@ from bench.tiny import tiny_model
 from harness.pool.index import read_index, write_index
 from harness.pool.kata import build_pool
 from tasks.journal import Journal, step_label
+from tasks.rollout_ledger import Mode
 
 POOL, TASKS, ATTEMPTS = 6, 2, 2
 TRIALS = TASKS * ATTEMPTS
@@ -40,13 +41,13 @@ class Result:
 
     made: list[Cut] = field(default_factory=list)
     missed: list[Cut] = field(default_factory=list)
-    lost: list[Path] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     resumed: list[tuple[Cut, float]] = field(default_factory=list)
     step_seconds: float = 0.0
     first_other_step: int | None = None
 
 
-def values(folder: Path, steps: int) -> dict[str, Any]:
+def values(folder: Path, steps: int, mode: Mode) -> dict[str, Any]:
     """The run's config: a tiny policy in full precision, whose answers and weights are the same each time.
 
     What it needs is made in `folder`: a start that checks few tasks is soon at its first trial.
@@ -66,7 +67,9 @@ def values(folder: Path, steps: int) -> dict[str, Any]:
         "rollout": {
             "tasks_per_step": TASKS, "attempts_per_task": ATTEMPTS, "max_tokens_per_turn": 24, "concurrency": 1,
         },
-        "algorithm": {"adv_estimator": "alternate_groups", "rollout_correction": {"mode": "off"}},
+        "mode": mode,
+        "algorithm": {"adv_estimator": "alternate_groups"}
+        | ({"rollout_correction": {"mode": "off"}} if mode == "sync" else {}),
         "learner": {"lr": 1e-3, "dtype": "float32"},
         "serving": {"dtype": "float32", "window": 1024},
         "schedule": {
@@ -75,15 +78,18 @@ def values(folder: Path, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_matrix(world: World, steps: int, cuts: Sequence[Cut], say: Callable[[str], None]) -> Result:
+def run_matrix(world: World, steps: int, cuts: Sequence[Cut], mode: Mode, say: Callable[[str], None]) -> Result:
     """Run `steps` steps undisturbed, then again with all `cuts`, which come in the order of a run.
+
+    Which weights sample a trial that is sampled ahead depends on how long others take: in those modes the weights of
+    the disturbed run are compared with themselves, before and after each time that an update was made again.
 
     Raises:
         Leak: a flow that was killed has left something running.
         MatrixError: a run does not come to its end.
         Lost: a step has trials too many, or too few.
     """
-    config = values(world.folder, steps)
+    config = values(world.folder, steps, mode)
     result = Result()
     say("the undisturbed run")
     quiet, disturbed = world.folder / "quiet", world.folder / "disturbed"
@@ -97,7 +103,8 @@ def run_matrix(world: World, steps: int, cuts: Sequence[Cut], say: Callable[[str
         journal = Journal(disturbed / "crash" / "run")
         _disturb(world, config, disturbed, journal, cuts, result, say)
         require_each_once(journal, steps)
-        result.first_other_step = first_difference(Evidence.of(reference), Evidence.of(journal))
+        if mode == "sync":
+            result.first_other_step = first_difference(Evidence.of(reference), Evidence.of(journal))
     return result
 
 
@@ -147,7 +154,9 @@ def _disturb(
         result.made += left[:made]
         for done in left[:made]:
             say(f"{len(result.made)} of {len(cuts)}: {done}")
-        result.lost += known.lost_until(Evidence.of(journal))
+        now = Evidence.of(journal)
+        result.lost += known.lost_until(now)
+        result.first_other_step = result.first_other_step or known.changed_until(now)
         if process.exitcode == 0:
             result.missed += left[made:]
             return

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from support.journals import make_result, make_run, write_trial
 
-from bench.crash.cuts import Cut, Knives, boundaries, instants
+from bench.crash.cuts import Cut, Knives, boundaries, boundaries_ahead, instants
 from bench.crash.evidence import Evidence, Lost, first_difference, require_each_once
 from harness.pool.index import TaskPointer
 from tasks.draw import as_groups, groups_path, groups_table
+from tasks.draws import TAKEN, draw_label
 from tasks.journal import Journal, step_label, write_json, write_table
 
 LABEL = step_label(1)
@@ -52,7 +53,7 @@ def test_other_files_and_steps_are_not_cut(tmp_path):
     assert forked(tmp_path, Cut("flow", 2, "update.json"), Cut("flow", 1, "trial.json")) == 0
 
 
-@pytest.mark.parametrize("cuts", [boundaries(1, 4), instants(1, 9, seed=3)])
+@pytest.mark.parametrize("cuts", [boundaries(1, 4), boundaries_ahead(1, 4), instants(1, 9, seed=3)])
 def test_no_point_is_tried_twice(cuts):
     assert len(set(map(str, cuts))) == len(cuts)
 
@@ -64,8 +65,42 @@ def test_a_trial_that_is_gone_or_another_is_lost(tmp_path):
     (removed.folder / "trial.json").unlink()
     write_trial(run, LABEL, make_result(replaced.session_id))
     write_trial(run, LABEL, make_result("d"))
-    lost = {path.parent.name for path in before.lost_until(Evidence.of(run.journal))}
-    assert lost == {"b", "c"} and kept.folder.name == "a"
+    assert set(before.lost_until(Evidence.of(run.journal))) == {"b", "c"} and kept.folder.name == "a"
+
+
+def test_a_trial_that_moves_to_the_step_that_takes_it_is_not_lost(tmp_path):
+    run = make_run(tmp_path)
+    drawn = write_trial(run, draw_label(1), make_result("a"))
+    before = Evidence.of(run.journal)
+    run.journal.trials_dir(LABEL).mkdir(parents=True)
+    drawn.folder.rename(run.journal.trials_dir(LABEL) / "a")
+    assert before.lost_until(Evidence.of(run.journal)) == []
+
+
+def test_what_is_cut_ahead_of_a_step_is_past_when_the_step_has_taken_it(tmp_path):
+    cut = Cut("flow", 1, "trial.json", nth=2, ahead=True)
+    journal = Journal(tmp_path)
+    write_json(journal.trials_dir(draw_label(1)) / "a" / "trial.json", {})
+    assert not cut.is_past(tmp_path)
+    write_json(journal.stage_dir(LABEL) / TAKEN, {})
+    assert cut.is_past(tmp_path)
+
+
+def test_an_update_that_is_made_again_must_give_the_weights_that_it_gave(tmp_path):
+    before, later = Evidence({}, {1: "x", 2: "y"}), {1: "x", 2: "y", 3: "z"}
+    assert before.changed_until(Evidence({}, later)) is None
+    assert before.changed_until(Evidence({}, later | {2: "q"})) == 2
+    assert before.changed_until(Evidence({}, {1: "x"})) == 2, "it is gone"
+
+
+def test_no_group_is_in_two_steps(tmp_path):
+    run = make_run(tmp_path)
+    groups = as_groups([TaskPointer("t", tmp_path)], LABEL, 1)
+    for step in (1, 2):
+        write_table(groups_path(run.journal.stage_dir(step_label(step))), groups_table(groups))
+        write_trial(run, step_label(step), make_result(f"s{step}", groups[0].group_id))
+    with pytest.raises(Lost, match="more than one step"):
+        require_each_once(run.journal, 2)
 
 
 @pytest.mark.parametrize(("sessions", "right"), [("ab", True), ("a", False), ("abc", False)])
