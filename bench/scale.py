@@ -42,6 +42,14 @@ TURN_SECONDS = 20.0
 LAG_SECONDS = 0.02
 MERGES = [("a", "b"), ("ab", "c"), ("abc", "d"), ("Ġ", "abcd")]
 WORD = " abcd"
+_TEST = """\
+import unittest
+
+
+class TestModule(unittest.TestCase):
+    def test_it(self):
+        import module
+"""
 
 
 @dataclass
@@ -142,7 +150,7 @@ def _write_task(path: Path, number: int) -> Path:
     )
     write_task(
         path, instruction="Mend function_7.\n", config=config, repo={"module.py": source},
-        tests={"test_module.py": "import unittest\n"}, solution={"module.py": source},
+        tests={"test_module.py": _TEST}, solution={"module.py": source},
     )  # fmt: skip
     return path
 
@@ -203,7 +211,7 @@ def _served() -> Iterator[WaitingEngine]:
     from bench.tiny import tiny_tokenizer
     from harness.proxy.codec import ChatCodec
     from harness.proxy.tool_calls import ToolReader
-    from tasks import run_trials as module
+    from tasks import fan_out as module
     from tasks.served_policy import Served
 
     tokenizer = tiny_tokenizer(merges=MERGES)

@@ -1,7 +1,7 @@
 """What sandboxes leave behind when their process dies, and the host directories of the embedded ones and of helpers.
 
-Such a directory is made with a lock that dies with its process: a better sign of life than the pid in its label, which
-means nothing across containers that share a directory.
+Such a directory has a lock that dies with its process: a better sign of life than the pid in its label, which means
+nothing across containers that share a directory. It gets its name when it has its lock.
 """
 
 import fcntl
@@ -19,9 +19,11 @@ from harness.sandbox.owner import current_owner, labels
 from harness.sandbox.tree import WorkspaceError, clear_folder, read_regular
 
 PREFIX = "testgrad-sbx-"
+_UNLOCKED = "testgrad-new-"
+"""How the name of a directory begins that may not have its lock yet."""
 _OWNER_FILE = "owner.json"
 _YOUNG = 60.0
-"""Seconds within which a directory may not have its lock yet."""
+"""Seconds within which it gets one."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,12 @@ def make_base(root: Path | None) -> tuple[Path, int]:
 
     The directory counts as in use until the descriptor is closed.
     """
-    base = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))
+    base = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=root))
     lock = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (base / _OWNER_FILE).write_text(json.dumps(labels(current_owner())))
+        base = base.rename(base.with_name(PREFIX + base.name.removeprefix(_UNLOCKED)))
     except BaseException:
         remove_base(base, lock)
         raise
@@ -78,10 +81,11 @@ def scratch() -> Iterator[Path]:
 def leftover_folders(root: Path | None = None) -> list[Leftover]:
     """The sandbox directories below `root` whose process has died without removing them.
 
-    Those of live processes, of other users, and such as are under a minute old are none.
+    Those of live processes, of other users, and such as are just being made are none.
     """
     found = []
-    for base in sorted(Path(root or tempfile.gettempdir()).glob(PREFIX + "*")):
+    folder = Path(root or tempfile.gettempdir())
+    for base in sorted([*folder.glob(PREFIX + "*"), *folder.glob(_UNLOCKED + "*")]):
         lock = _lock_dead(base)
         if lock is None:
             continue
@@ -115,7 +119,8 @@ def _lock_dead(base: Path) -> int | None:
     except OSError:
         return None  # a link, a file, or removed meanwhile: none of ours
     status = os.fstat(lock)
-    if status.st_uid == os.geteuid() and time.time() - status.st_mtime >= _YOUNG and _try_lock(lock):
+    may_lack_lock = base.name.startswith(_UNLOCKED) and time.time() - status.st_mtime < _YOUNG
+    if status.st_uid == os.geteuid() and not may_lack_lock and _try_lock(lock):
         return lock
     os.close(lock)
     return None

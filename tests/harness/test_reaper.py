@@ -1,6 +1,7 @@
 """Leftovers of dead owners go, and nothing else."""
 
 import asyncio
+import fcntl
 import io
 import json
 import os
@@ -78,7 +79,6 @@ def test_a_helpers_folder_is_found_too(tmp_path: Path, temporary: Path) -> None:
     )
     folder = Path(done.stdout.strip())
     assert (folder / "repo").is_dir() and folder.parent == temporary
-    os.utime(folder, (time.time() - 3600,) * 2)
     (leftover,) = reap(SandboxConfig(root=tmp_path)).found
     assert (leftover.name, leftover.labels["testgrad.trial"]) == (str(folder), "t-7") and not folder.exists()
 
@@ -107,7 +107,6 @@ async def test_owners_nest_and_reach_tasks() -> None:
 def test_a_dead_process_leaves_nothing_that_a_living_one_loses(tmp_path: Path) -> None:
     dead, _ = die(tmp_path)
     alive, lock = make_base(tmp_path)
-    os.utime(alive, (time.time() - 3600,) * 2)
     bystander = tmp_path / "testgrad-notes"
     bystander.mkdir()
     config = SandboxConfig(root=tmp_path)
@@ -138,9 +137,13 @@ def test_folders_in_the_systems_temporary_directory_are_found_whatever_the_backe
 def test_a_folder_that_came_to_life_after_the_look_stays(tmp_path: Path) -> None:
     dead, _ = die(tmp_path)
     (leftover,) = reap(SandboxConfig(root=tmp_path), apply=False).found
-    os.utime(dead)  # as young as one that is being made
-    leftover.remove()
-    assert dead.exists()
+    lock = os.open(dead, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        leftover.remove()
+        assert dead.exists()
+    finally:
+        os.close(lock)
 
 
 def test_owner_files_are_not_believed_blindly(tmp_path: Path) -> None:
@@ -149,7 +152,6 @@ def test_owner_files_are_not_believed_blindly(tmp_path: Path) -> None:
     secret.write_text(json.dumps({"testgrad.trial": "secret"}))
     (dead / "owner.json").unlink()
     (dead / "owner.json").symlink_to(secret)
-    os.utime(dead, (time.time() - 3600,) * 2)
     (leftover,) = reap(SandboxConfig(root=tmp_path), apply=False).found
     assert leftover.labels == {}
 

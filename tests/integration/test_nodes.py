@@ -5,14 +5,12 @@
 
 import asyncio
 import os
-import secrets
-import tempfile
-from pathlib import Path
 
 import psutil
 import pytest
 from support import remote_policy
 from support.journals import make_run
+from support.raylets import raylets
 from support.tasks import write_task
 
 from harness.budgets import BudgetConfig
@@ -26,36 +24,24 @@ from tasks.trial_files import load_trial
 from tasks.trial_workers import WorkersConfig
 from trainer.learner.bundles import release, reserve
 from trainer.learner.config import LearnerConfig
-from trainer.nodes import ROLLOUT
+from trainer.nodes import ROLLOUT, TRAIN
 from trainer.placement import NAMESPACE, find_or_start
 from trainer.rollout import Sampling
 from trainer.serving.config import ServingConfig
 
 pytestmark = pytest.mark.skipif("TESTGRAD_ALL_NODES" not in os.environ, reason="TESTGRAD_ALL_NODES=1 runs it")
-TESTS = Path(__file__).parent.parent
 LABEL, TRIALS = "step_000001", 16
 
 
 @pytest.fixture(scope="module")
 def nodes():
     """A cluster of one node that trains, the head, and two that sample: the cluster, and these two."""
-    sizes = {"object_store_memory": 128 * 2**20, "include_dashboard": False}
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="testgrad-", dir="/tmp") as folder:
-        patch.setenv("PYTHONPATH", f"{TESTS}:{TESTS.parent}")
-        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        patch.setenv("RAY_AUTH_MODE", "token")  # read when Ray is imported
-        patch.setenv("RAY_raylet_start_wait_time_s", "240")  # raylets boot slowly on a machine that others use
-        patch.setenv("RAY_TMPDIR", folder)
-        (Path(folder) / "ray").mkdir()  # where Cluster leaves its address
+    with raylets({TRAIN: 1}, [{ROLLOUT: 1}] * 2) as (cluster, rollout):
         import ray
-        from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "resources": {"train_node": 1}, **sizes})
-        rollout = [cluster.add_node(num_cpus=1, resources={"rollout_node": 1}, **sizes) for _ in range(2)]
         ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
         yield cluster, rollout
         ray.shutdown()
-        cluster.shutdown()
 
 
 class Somewhere:

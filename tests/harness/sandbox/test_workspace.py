@@ -51,17 +51,17 @@ for i in range(50):
 async def test_sweep_removes_only_what_nobody_holds(tmp_path: Path) -> None:
     live, live_lock = make_base(tmp_path)
     dead, dead_lock = make_base(tmp_path)
-    young, young_lock = make_base(tmp_path)
+    young, old = (tmp_path / f"testgrad-new-{name}" for name in ("young", "old"))
+    young.mkdir()
+    old.mkdir()
     (dead / "workspace").mkdir()
     (dead / "workspace" / "x").write_text("x")
     os.close(dead_lock)
-    os.close(young_lock)
     (tmp_path / "target").mkdir()
     (tmp_path / f"{PREFIX}link").symlink_to("target")
     (tmp_path / "other").mkdir()
-    for base in (live, dead):
-        os.utime(base, (time.time() - 3600,) * 2)
-    assert sweep(tmp_path) == [dead]
+    os.utime(old, (time.time() - 3600,) * 2)
+    assert sorted(sweep(tmp_path)) == sorted([dead, old])
     assert {path.name for path in tmp_path.iterdir()} == {
         live.name, young.name, "target", f"{PREFIX}link", "other"
     }  # fmt: skip
