@@ -5,6 +5,7 @@ files, runner configuration, start-up hooks, modules in the place of trusted one
 is recorded with its reason. A patch can be stored, read back and graded again.
 """
 
+import asyncio
 import base64
 import binascii
 import difflib
@@ -100,6 +101,10 @@ async def take_patch(pristine: Path, sandbox: Sandbox, protected: Collection[str
     tree = await sandbox.read_tree(lambda path, data: _original(pristine, path) != data)
     if tree.overflow:
         return Patch(rejected=((".", f"workspace too large: {tree.overflow}"),))
+    return await asyncio.to_thread(_patch_of, tree, pristine, protected)
+
+
+def _patch_of(tree: Tree, pristine: Path, protected: Collection[str]) -> Patch:
     changes: dict[str, bytes | None] = {**tree.files, **dict.fromkeys(_deleted(pristine, tree))}
     rejected = [*tree.rejected, *_changed_links(pristine, tree)]
     return filter_patch(Patch(changes, tuple(rejected)), pristine, protected)

@@ -196,7 +196,7 @@ class _Trial:
         """Fill in `result`; raises nothing but cancellation."""
         try:
             with owned_by(trial=self.spec.session_id):
-                task = Task.load(self.spec.task_path)
+                task = await asyncio.to_thread(Task.load, self.spec.task_path)
                 scaffold = _scaffold(self.spec, scaffold_config)
                 self.result.scaffold = scaffold.config.name
                 self.result.transcript = scaffold.transcript
@@ -284,7 +284,8 @@ class _Trial:
     async def _patch(self, task: Task, sandbox: GuardedSandbox) -> Patch:
         """What the agent changed. A workspace that cannot be read although the sandbox holds counts as unchanged."""
         try:
-            return await take_patch(task.snapshot, sandbox, protected_paths(task) | set(task.grading.visible_tests))
+            protected = await asyncio.to_thread(protected_paths, task)
+            return await take_patch(task.snapshot, sandbox, protected)
         except Exception as error:
             if sandbox.failure is not None:
                 raise

@@ -47,9 +47,7 @@ def current_owner() -> Owner:
         "none",
     )
     pid = os.getpid()
-    started = _started(pid)
-    assert started is not None, "a process that asks lives"
-    return Owner(label(project), label(run), label(trial), this_host(), pid, started)
+    return Owner(label(project), label(run), label(trial), this_host(), pid, _own_start(pid))
 
 
 def current_trial() -> str | None:
@@ -112,6 +110,14 @@ def this_host() -> str:
 def label(value: str) -> str:
     """`value` as a label value that Docker and Kubernetes both accept."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:_MAX_LABEL_CHARS].strip("-._") or "none"
+
+
+@functools.lru_cache(maxsize=1)
+def _own_start(pid: int) -> str:
+    """Of this process; by pid, since a fork has another one."""
+    started = _started(pid)
+    assert started is not None, "a process that asks lives"
+    return started
 
 
 def _started(pid: int) -> str | None:

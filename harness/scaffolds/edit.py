@@ -4,6 +4,7 @@ It runs on the host, and only tests run in the sandbox. It suits policies too sm
 fit into a prompt.
 """
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
@@ -32,7 +33,7 @@ class EditScaffold(Scaffold):
 
     async def run(self, task: Task, sandbox: Sandbox, session: Session) -> ScaffoldResult:
         """See `Scaffold.run`."""
-        files = shown_files(task)
+        files = await asyncio.to_thread(shown_files, task)
         if files is None:
             self.transcript.note("repository_too_large", limit_bytes=_MAX_SHOWN_BYTES)
             return self.result(Outcome.OVERLONG)
