@@ -13,6 +13,8 @@ from typing import Any
 from trainer.nodes import demand
 
 NAMESPACE = "testgrad"
+FOLDER = "testgrad-ray-"
+"""How the name of a private cluster's folder begins; the pid of the process whose it is follows."""
 _END_SECONDS = 60.0
 """How long a killed actor may keep its name."""
 
@@ -68,7 +70,7 @@ def ray_cluster() -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     # sockets live in this folder and their paths are limited to about 100 bytes: a long one will not do
     temporary = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix=f"testgrad-ray-{os.getpid()}-", dir=temporary if len(temporary) < 24 else "/tmp")
+    folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir=temporary if len(temporary) < 24 else "/tmp")
     _folder = folder
     try:
         ray.init(

@@ -14,6 +14,7 @@ from harness.reaper import Sweep, reap
 from harness.sandbox import SANDBOXES, SandboxConfig
 from harness.sandbox.leftovers import Leftover
 from harness.sandbox.owner import PREFIX
+from tasks.cluster_folders import sweep_cluster_folders
 
 console = Console()
 
@@ -22,11 +23,12 @@ def clean(
     config: Annotated[Path | None, typer.Argument(help="A run config, for the hosts and folders that it names")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Remove what is found, instead of listing it")] = False,
 ) -> None:
-    """List what dead testgrad processes left in each sandbox backend, and engines of dead runs on the Ray cluster at
-    RAY_ADDRESS; with --apply, remove it.
+    """List what dead testgrad processes left: in each sandbox backend, folders of their own Ray clusters, engines of
+    dead runs on the cluster at RAY_ADDRESS; with --apply, remove it.
     """
     sandbox = sandbox_config(config)
     sweep = reap(sandbox, sorted(SANDBOXES), apply=apply)
+    sweep_cluster_folders(sweep, apply=apply)
     if os.environ.get("RAY_ADDRESS"):  # what looks there takes seconds to import
         from tasks.orphans import sweep_engines
 

@@ -10,6 +10,7 @@ from flows.deployed.worker import on_worker
 from flows.form_order import in_order
 from harness.reaper import Sweep, reap
 from harness.sandbox import SANDBOXES, SandboxConfig
+from tasks.cluster_folders import sweep_cluster_folders
 from tasks.orphans import sweep_engines
 
 
@@ -36,6 +37,7 @@ async def clean(what: CleanForm = CleanForm()) -> dict[str, Any]:  # noqa: B008 
     """
     async with on_worker("clean"):
         sweep = await asyncio.to_thread(reap, SandboxConfig(), what.backends, apply=what.apply)
+        await asyncio.to_thread(sweep_cluster_folders, sweep, apply=what.apply)
         await asyncio.to_thread(sweep_engines, sweep, apply=what.apply)
     return told(sweep, what.apply)
 
