@@ -3,7 +3,6 @@
 import os
 import shutil
 import stat
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -12,13 +11,12 @@ import psutil
 from harness.reaper import Sweep
 from harness.sandbox.leftovers import Leftover
 from harness.sandbox.owner import PREFIX
-from trainer.placement import FOLDER
+from trainer.placement import FOLDER, cluster_base
 
 
 def sweep_cluster_folders(sweep: Sweep, *, apply: bool) -> None:
     """Add to `sweep` the folders of this user's dead processes; remove them with `apply`."""
-    places = {Path(tempfile.gettempdir()), Path("/tmp")}
-    folders = [found for place in sorted(places) for path in place.glob(f"{FOLDER}*") if (found := _dead(path))]
+    folders = [found for path in sorted(Path(cluster_base()).glob(f"{FOLDER}*")) if (found := _dead(path))]
     sweep.found += folders
     for folder in folders if apply else []:
         try:

@@ -47,6 +47,12 @@ def engine_environment(threads: int) -> dict[str, str]:
     }
 
 
+def cluster_base() -> str:
+    """Where folders of private clusters lie. Sockets are in them, whose paths are limited to about 100 bytes."""
+    temporary = tempfile.gettempdir()
+    return temporary if len(temporary) < 24 else "/tmp"
+
+
 @contextmanager
 def ray_cluster() -> Iterator[None]:
     """A connection to the cluster at `RAY_ADDRESS`, or a private one on this machine that ends with the block.
@@ -68,9 +74,7 @@ def ray_cluster() -> Iterator[None]:
         return
     # Ray demands a token of its own accord; given one, it leaves none in the home directory
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    # sockets live in this folder and their paths are limited to about 100 bytes: a long one will not do
-    temporary = tempfile.gettempdir()
-    folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir=temporary if len(temporary) < 24 else "/tmp")
+    folder = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-", dir=cluster_base())
     _folder = folder
     try:
         ray.init(

@@ -28,6 +28,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The system's temporary directory, without what others have left in the real one."""
     folder = tmp_path_factory.mktemp("system")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr("tasks.cluster_folders.cluster_base", lambda: str(folder))
     return folder
 
 

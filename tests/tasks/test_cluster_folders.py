@@ -19,7 +19,7 @@ def dead():
 
 
 def test_the_folder_of_a_dead_process_goes_and_nothing_else(tmp_path, monkeypatch, dead):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tasks.cluster_folders.cluster_base", lambda: str(tmp_path))
     names = [f"{FOLDER}{dead}-x", f"{FOLDER}{os.getpid()}-x", f"{FOLDER}x", "testgrad-notes"]
     for name in names:
         (tmp_path / name / "session").mkdir(parents=True)
@@ -27,16 +27,16 @@ def test_the_folder_of_a_dead_process_goes_and_nothing_else(tmp_path, monkeypatc
 
     looked = Sweep()
     sweep_cluster_folders(looked, apply=False)
-    ours = [found for found in looked.found if found.name.startswith(str(tmp_path))]
-    assert [(found.name, found.labels["testgrad.pid"]) for found in ours] == [(str(tmp_path / names[0]), str(dead))]
+    (found,) = looked.found
+    assert (found.name, found.labels["testgrad.pid"]) == (str(tmp_path / names[0]), str(dead))
     assert (tmp_path / names[0]).is_dir()
-    ours[0].remove()
+    found.remove()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], f"{FOLDER}{dead}-link"])
-    ours[0].remove()
+    found.remove()
 
 
 def test_what_cannot_be_removed_is_told(tmp_path, monkeypatch, dead):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tasks.cluster_folders.cluster_base", lambda: str(tmp_path))
     folder = tmp_path / f"{FOLDER}{dead}-x"
     folder.mkdir()
 
@@ -44,7 +44,6 @@ def test_what_cannot_be_removed_is_told(tmp_path, monkeypatch, dead):
         raise PermissionError("busy")
 
     monkeypatch.setattr("tasks.cluster_folders.shutil.rmtree", refuse)
-    monkeypatch.setattr("tasks.cluster_folders.Path", lambda path: tmp_path)
     sweep = Sweep()
     sweep_cluster_folders(sweep, apply=True)
     assert sweep.failed == {str(folder): "busy"}
