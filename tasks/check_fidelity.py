@@ -101,7 +101,7 @@ def _circumstances(
         temperature=temperature,
         engine_dtype=serving.dtype,
         trainer_dtype=learner.dtype,
-        replicas=serving.replicas,
+        replicas=int(sync.get("metrics", {}).get("rollout/replicas", serving.replicas)),
         experts=_experts(model),
         replays=learner.moe.replay,
         learner_fingerprint=update.get("fingerprint") if comparable else None,

@@ -1,6 +1,7 @@
 """The run's directory: what has durably happened, in files that are complete or absent.
 
     config.json lease.json end.json resolved configuration, versions; who works on the run now; how it ended last
+    replicas.json                   how many replicas somebody has asked for, in the place of the configuration's
     steps/step_000012/              groups.parquet groups_refill_1.parquet rewards.json batch.parquet scores.parquet
                                     advantages.json update.json sync.json fidelity.json trials.parquet record.json
                                     first_step.json (the first step only)

@@ -5,13 +5,16 @@ asks each before it relies on it: a learner's ranks for their boot and their upd
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.sandbox.owner import this_host
 from tasks.lease import living_holder
 from tasks.progress import Event, emit
 from tasks.recover import astray
 from tasks.run import RunRef
+from tasks.wanted_replicas import wanted_replicas
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.bundles import release
 from trainer.learner.calls import RankFailure, answers
@@ -20,8 +23,8 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
 from trainer.ownership import Owner, note_owner, owner_of
 from trainer.placement import end_numbered, find_numbered
+from trainer.serving.census import Standing, boots_of, standings_of
 from trainer.serving.config import ServingConfig
-from trainer.serving.pool import boots_of
 
 
 class EnginesTaken(ValueError):
@@ -60,14 +63,18 @@ def may_live(owner: Owner) -> bool:
 async def faults_of_engines(
     run: RunRef, model: Path, serving: ServingConfig, learner: LearnerConfig, algorithm: AlgorithmConfig
 ) -> list[str]:
-    """What is wrong with the engines that the run should have; empty if nothing is."""
+    """What is wrong with the engines that the run should have; empty if nothing is.
+
+    Replicas that leave, or that nobody wants any more, are not among them: whatever they are, it does no harm.
+    """
     faults = [] if find_numbered(_learner(run.name)) else ["no learner is alive"]
     if fault := await fault_of_learner(run, model, learner, algorithm):
         faults.append(f"learner: {fault}")
-    missing = set(range(serving.replicas)) - find_numbered(_replica(run.name)).keys()
+    wanted = range(wanted_replicas(run, serving))
+    missing = set(wanted) - find_numbered(_replica(run.name)).keys()
     faults += [f"replica {number} is not alive" for number in sorted(missing)]
     ill = await faults_of_replicas(run.name, model, serving)
-    return faults + [f"replica {number}: {fault}" for number, fault in ill.items()]
+    return faults + [f"replica {number}: {fault}" for number, fault in ill.items() if number in wanted]
 
 
 async def end_unfit(
@@ -91,8 +98,11 @@ async def end_unfit_learner(run: RunRef, model: Path, learner: LearnerConfig, al
 
 
 async def end_unfit_replicas(run: RunRef, model: Path, serving: ServingConfig) -> None:
-    """`end_unfit` of replicas alone."""
-    faults = await faults_of_replicas(run.name, model, serving)
+    """`end_unfit` of replicas alone; so are those ended that leave, or that nobody wants any more."""
+    found, wanted = find_numbered(_replica(run.name)), wanted_replicas(run, serving)
+    faults = {number: f"it is one too many: {wanted} are wanted" for number in found if number >= wanted}
+    faults |= dict.fromkeys(await _leaving(found), "it is leaving")
+    faults |= await faults_of_replicas(run.name, model, serving)
     for number, fault in faults.items():
         emit(Event("note", "", f"replica {number} that is up is ended: {fault}"))
     await end_numbered(_replica(run.name), faults)
@@ -105,14 +115,24 @@ async def end_learner(run_name: str) -> None:
 
 
 async def faults_of_replicas(run_name: str, model: Path, serving: ServingConfig) -> dict[int, str]:
-    """Why replicas that are up cannot be used, by number: they answer no probe, or were booted with something else."""
-    faults: dict[int, str] = {}
-    for number, boot in (await boots_of(run_name)).items():
+    """Why replicas that are up cannot be used, by number: they answer no probe, or were booted with something else.
+
+    One that leaves has no faults.
+    """
+    found, faults = find_numbered(_replica(run_name)), dict[int, str]()
+    leaving = await _leaving(found)
+    told = await boots_of({number: actor for number, actor in found.items() if number not in leaving})
+    for number, boot in told.items():
         if isinstance(boot, Exception):
             faults[number] = _first_line(boot)
-        elif number >= serving.replicas or (boot.model, boot.config) != (str(model), serving):
+        elif (boot.model, boot.config) != (str(model), serving):
             faults[number] = "it was booted with other settings"
     return faults
+
+
+async def _leaving(actors: Mapping[int, Any]) -> set[int]:
+    told = await standings_of(actors)
+    return {number for number, standing in told.items() if isinstance(standing, Standing) and standing.leaving}
 
 
 async def fault_of_learner(run: RunRef, model: Path, config: LearnerConfig, algorithm: AlgorithmConfig) -> str | None:

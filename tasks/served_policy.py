@@ -33,7 +33,7 @@ async def served_policy(
     """The run's replicas, or the endpoint."""
     parsers = serving.tool_call_parser, serving.reasoning_parser
     if endpoint is None:
-        policy = await ReplicaPool.attach_serving(run.name, serving.replicas, serving.admission)
+        policy = await ReplicaPool.attach_serving(run.name, serving.admission)
         codec, tools = await asyncio.to_thread(_voices, model, *parsers)
         yield Served(policy, codec, tools, serving.window)
         return

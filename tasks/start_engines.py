@@ -10,6 +10,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.progress import Event, emit
 from tasks.reattach import claim, end_unfit, owns
 from tasks.run import RunRef
+from tasks.wanted_replicas import wanted_replicas
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
@@ -42,9 +43,18 @@ async def start_engines(
     if serving.colocated:
         await _start_in_turn(run, model, serving, learner, await ranks)
     else:
-        await asyncio.gather(
-            ranks, ReplicaPool.start(run.name, model, serving, learner.gpus_per_rank, run.engine_log_file)
+        wanted = wanted_replicas(run, serving)
+        if wanted != serving.replicas:
+            emit(Event("note", "", f"{wanted} replicas were asked for, serving.replicas is {serving.replicas}"))
+        _, pool = await asyncio.gather(
+            ranks,
+            ReplicaPool.start(run.name, model, serving, learner.gpus_per_rank, run.engine_log_file, wanted=wanted),
         )
+        if len(pool.actors) < wanted:
+            lacking = wanted - len(pool.actors)
+            emit(
+                Event("note", "", f"the cluster has no room for {lacking} of {wanted} replicas: the run starts without")
+            )
     emit(Event("note", "", f"engines are up after {time.monotonic() - started:.0f} s"))
 
 

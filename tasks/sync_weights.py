@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from prefect import task
@@ -18,6 +19,9 @@ from trainer.serving.pool import ReplicaPool
 
 T = TypeVar("T")
 
+_syncing: set[str] = set()
+"""Runs whose weights are on their way, in this process."""
+
 
 @task(**staged("sync_weights"))
 async def sync_weights(run: RunRef, label: str, step: int, serving: ServingConfig) -> dict[str, Any]:
@@ -28,20 +32,41 @@ async def sync_weights(run: RunRef, label: str, step: int, serving: ServingConfi
 
 
 async def bring_to_version(run: RunRef, version: int, serving: ServingConfig) -> dict[str, Any]:
-    """Sync the learner's weights to all replicas, unless they serve that version already.
+    """Sync the learner's weights to all replicas that stay, unless they serve that version already.
 
+    One that leaves finishes its turns with the weights that it has; one that has booted meanwhile serves from now on.
     Replicas that share the learner's GPUs are awake afterwards, and the learner is offloaded.
 
     Raises:
         JournalError: the learner is at another version.
         WeightSyncError: the sync did not end in time, or replicas hold other weights; they serve nothing then.
     """
+    with _sync_under_way(run.name):
+        return await _bring_to_version(run, version, serving)
+
+
+def sync_under_way(run_name: str) -> bool:
+    """Whether replicas are being asked to take weights: none of them may end now, or the sync would fail."""
+    return run_name in _syncing
+
+
+@contextmanager
+def _sync_under_way(run_name: str) -> Iterator[None]:
+    _syncing.add(run_name)
+    try:
+        yield
+    finally:
+        _syncing.discard(run_name)
+
+
+async def _bring_to_version(run: RunRef, version: int, serving: ServingConfig) -> dict[str, Any]:
     started = time.monotonic()
-    learner, replicas = LearnerGroup.attach(run.name), ReplicaPool.attach(run.name)
+    learner = LearnerGroup.attach(run.name)
     # a learner whose sync hangs answers nothing
     updates = await _in_time(learner.updates(), version, serving)
     if updates != version:
         raise JournalError(f"weight version {version} was to be served, but the learner has applied {updates} updates")
+    replicas = await _in_time(ReplicaPool.attach_staying(run.name), version, serving)
     fingerprint: str | None = None
 
     async def sync() -> None:
@@ -57,6 +82,7 @@ async def bring_to_version(run: RunRef, version: int, serving: ServingConfig) ->
         frozen = float(await replicas.frozen())
         metrics = {"sync/frozen_requests": frozen, "sync/kv_kept": float(serving.kv_after_sync == "keep")}
     await replicas.require_version(version)
+    metrics["rollout/replicas"] = float(len(replicas.actors))
     seconds = time.monotonic() - started
     return {"version": version, "fingerprint": fingerprint, "seconds": seconds, "metrics": metrics}
 

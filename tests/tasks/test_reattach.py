@@ -13,11 +13,13 @@ from harness.sandbox.owner import this_host
 from tasks import orphans, reattach
 from tasks.journal import step_label, write_json
 from tasks.lease import lease
+from tasks.wanted_replicas import ask_for_replicas
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.errors import LearnerError
 from trainer.ownership import Owner
 from trainer.serving.boot import Boot
+from trainer.serving.census import Standing
 from trainer.serving.config import ServingConfig
 
 LEARNER = LearnerConfig(ranks=2)
@@ -101,35 +103,57 @@ async def test_a_checkpoint_leads_a_learner_back(tmp_path, cluster):
     assert await fault(run) is None
 
 
-async def test_only_what_is_ill_is_ended(tmp_path, cluster, monkeypatch):
+@pytest.fixture
+def told(monkeypatch):
+    """What each replica answers, by number: its boot, or why it gives none; and the numbers of those that leave."""
+    found = SimpleNamespace(boots={}, leaving=set())
+
+    async def boots_of(actors):
+        return {number: found.boots[number] for number in actors}
+
+    async def standings_of(actors):
+        return {number: Standing(True, 0, leaving=number in found.leaving) for number in actors}
+
+    monkeypatch.setattr(reattach, "boots_of", boots_of)
+    monkeypatch.setattr(reattach, "standings_of", standings_of)
+    return found
+
+
+async def faults(run):
+    return await reattach.faults_of_engines(run, "/model", SERVING, LEARNER, ALGORITHM)
+
+
+async def test_only_what_is_ill_is_ended(tmp_path, cluster, told):
     run = make_run(tmp_path)
     cluster.actors = {
         f"{run.name}/learner": {0: Rank(), 1: Rank()},
         f"{run.name}/replica": {0: "well", 1: "dead", 2: "too many"},
     }
-
-    async def boots_of(name):
-        return {0: BOOT, 1: LearnerError("engine is dead"), 2: BOOT}
-
-    monkeypatch.setattr(reattach, "boots_of", boots_of)
+    told.boots = {0: BOOT, 1: LearnerError("engine is dead"), 2: BOOT}
     await reattach.end_unfit(run, "/model", SERVING, LEARNER, ALGORITHM)
+    assert cluster.ended == [f"{run.name}/replica/2", f"{run.name}/replica/1"]
+    assert await faults(run) == ["replica 1 is not alive"]
+
+
+async def test_the_number_that_was_asked_for_counts_and_who_leaves_has_no_fault(tmp_path, cluster, told):
+    run = make_run(tmp_path)
+    cluster.actors = {f"{run.name}/learner": {0: Rank(), 1: Rank()}, f"{run.name}/replica": dict.fromkeys(range(3), "")}
+    told.boots = {0: BOOT, 1: replace(BOOT, model="/other"), 2: LearnerError("engine is dead")}
+    assert await faults(run) == ["replica 1: it was booted with other settings"]
+    ask_for_replicas(run.journal.root, 1)
+    assert await faults(run) == []
+    ask_for_replicas(run.journal.root, 4)
+    told.leaving = {1}
+    assert await faults(run) == ["replica 3 is not alive", "replica 2: LearnerError: engine is dead"]
+    await reattach.end_unfit_replicas(run, "/model", SERVING)
     assert cluster.ended == [f"{run.name}/replica/1", f"{run.name}/replica/2"]
-    assert await reattach.faults_of_engines(run, "/model", SERVING, LEARNER, ALGORITHM) == [
-        "replica 1 is not alive",
-        "replica 1: LearnerError: engine is dead",
-        "replica 2: it was booted with other settings",
-    ]
 
 
-async def test_who_shares_devices_boots_in_turn(tmp_path, cluster, monkeypatch):
+async def test_who_shares_devices_boots_in_turn(tmp_path, cluster, told):
     run = make_run(tmp_path)
     colocated = SimpleNamespace(replicas=1, colocated=True)
     cluster.actors = {f"{run.name}/learner": {1: Rank()}, f"{run.name}/replica": {0: "well"}}
-
-    async def boots_of(name):
-        return {0: replace(BOOT, config=colocated)}
-
-    monkeypatch.setattr(reattach, "boots_of", boots_of)
+    told.boots = {0: replace(BOOT, config=colocated)}
     await reattach.end_unfit(run, "/model", colocated, LEARNER, ALGORITHM)
     assert cluster.ended == [f"{run.name}/learner/1", f"{run.name}/learner", f"{run.name}/replica/0"]
 

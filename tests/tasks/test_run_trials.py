@@ -44,7 +44,7 @@ def launched(monkeypatch):
 
     class Pool:
         @classmethod
-        async def attach_serving(cls, name, replicas, admission):
+        async def attach_serving(cls, name, admission):
             return cls()
 
     for name, value in {

@@ -1,10 +1,15 @@
-"""All replicas as one policy: sessions stick to a replica, and replicas carry about equally many."""
+"""All replicas as one policy: sessions stick to a replica, and replicas carry about equally many.
+
+Replicas have numbers from 0. They may join and leave while trials run: which ones there are the cluster says by their
+names, and whether one serves or leaves it says itself.
+"""
 
 import asyncio
 import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +18,18 @@ from trainer.placement import cpu_threads, find_numbered, find_or_start, on_node
 from trainer.rollout import Generation, Sampling
 from trainer.serving.admission import Admission, AdmissionConfig
 from trainer.serving.boot import Boot
+from trainer.serving.census import LOOK_SECONDS, PROBE_SECONDS, Standing, standings_of
 from trainer.serving.config import ServingConfig
+from trainer.serving.errors import ReplicaLeaving
+from trainer.serving.joining import find_or_place
 from trainer.serving.phases import Memory
 from trainer.serving.replica import Replica, ReplicaError
 from trainer.serving.routing import require_capture
-from trainer.serving.seats import LOOK_SECONDS, Seats, serves
+from trainer.serving.seats import Seats
 from trainer.serving.transports import transport_of
 
-PROBE_SECONDS = 120.0
+SHUTDOWN_SECONDS = 60.0
+"""How long an engine may take to end in order; one that boots, or waits for room, is killed then."""
 EXTENSION = "trainer.serving.extension.WorkerExtension"
 
 _log = logging.getLogger(__name__)
@@ -33,10 +42,9 @@ class ReplicaPool:
         self,
         actors: Mapping[int, Any],
         run_name: str | None = None,
-        absent: Iterable[int] = (),
         admission: AdmissionConfig | None = None,
     ) -> None:
-        self._seats = Seats(actors, run_name, absent)
+        self._seats = Seats(actors, run_name)
         self._admission = Admission(admission, _cache_usage) if admission else None
         self._requests = 0
 
@@ -54,6 +62,7 @@ class ReplicaPool:
         gpus: int = 0,
         log_file: Path | None = None,
         devices: Sequence[tuple[str, str]] = (),
+        wanted: int | None = None,
     ) -> "ReplicaPool":
         """Boot the replicas as actors `<run_name>/replica/<i>`, or find those that are up.
 
@@ -61,27 +70,37 @@ class ReplicaPool:
             gpus: GPUs of a device that a replica is sharded over; 0 for CPUs.
             devices: Node and visible GPUs for each replica that is to share them with a learner's rank, which Ray has
                 given them to.
+            wanted: How many there are to be, if not as many as `config` says. Those beyond it are left out if the
+                cluster has no room for them.
         """
         require_capture(config, bool(gpus))
         _require_eager(config, bool(gpus))
         own = 0 if devices else gpus * config.tensor_parallel
         boot = Boot(str(model), config, transport_of(config, bool(gpus)), own, str(log_file) if log_file else None)
-        started = [
-            _find_or_start(run_name, number, boot, devices[number] if devices else None)
-            for number in range(config.replicas)
-        ]
-        await asyncio.gather(*(_boot(actor, boot) for actor, is_new in started if is_new))
-        return cls({number: actor for number, (actor, _) in enumerate(started)}, run_name)
+        wanted = config.replicas if wanted is None else wanted
+        started = {
+            number: _find_or_start(run_name, number, boot, devices[number] if devices else None)
+            for number in range(min(wanted, config.replicas))
+        }
+        more = partial(_find_or_start, run_name, boot=boot)
+        started |= await find_or_place(range(config.replicas, wanted), more, own)
+        await asyncio.gather(*(_boot(actor, boot) for actor, is_new in started.values() if is_new))
+        return cls({number: actor for number, (actor, _) in started.items()}, run_name)
 
     @classmethod
-    async def start_again(cls, run_name: str, boot: Boot, numbers: Iterable[int]) -> None:
-        """Boot replicas in the place of those that died. They serve nothing before a sync."""
-        actors = [_find_or_start(run_name, number, boot)[0] for number in numbers]
-        await asyncio.gather(*(_boot(actor, boot, serves=False) for actor in actors))
+    async def start_again(cls, run_name: str, boot: Boot, numbers: Iterable[int]) -> list[int]:
+        """Boot replicas beside those that serve. They serve nothing before a sync.
+
+        Returns the numbers of those that were booted: for the others the cluster has no room.
+        """
+        more = partial(_find_or_start, run_name, boot=boot)
+        placed = await find_or_place(numbers, more, boot.gpus)
+        await asyncio.gather(*(_boot(actor, boot, serves=False) for actor, is_new in placed.values() if is_new))
+        return list(placed)
 
     @classmethod
     def attach(cls, run_name: str) -> "ReplicaPool":
-        """The replicas of a run that has been started.
+        """All replicas of a run that has been started, also those that leave.
 
         Raises:
             ReplicaError: there are none.
@@ -92,19 +111,31 @@ class ReplicaPool:
         return cls(found, run_name)
 
     @classmethod
-    async def attach_serving(
-        cls, run_name: str, replicas: int, admission: AdmissionConfig | None = None
-    ) -> "ReplicaPool":
-        """Those of a run's `replicas` that serve; the others get sessions once they do as well.
+    async def attach_staying(cls, run_name: str) -> "ReplicaPool":
+        """Those that weights are to reach: not one that leaves, nor one whose boot failed. Waits for boots to end.
+
+        One that leaves is among them if it stands in the middle of a sync that failed: its turns are frozen until the
+        next.
+
+        Raises:
+            ReplicaError: there are none.
+        """
+        found = find_numbered(f"{run_name}/replica")
+        told = await standings_of(found, None)
+        staying = {number: found[number] for number, standing in told.items() if _needs_weights(standing)}
+        if not staying:
+            raise ReplicaError(f"no replica of {run_name} is alive; start the run again, it goes on where it stopped")
+        return cls(staying, run_name)
+
+    @classmethod
+    async def attach_serving(cls, run_name: str, admission: AdmissionConfig | None = None) -> "ReplicaPool":
+        """Those of a run that serve; others get sessions once they do as well.
 
         Raises:
             ReplicaError: none is alive, or none serves.
         """
-        found = find_numbered(f"{run_name}/replica")
-        pool = cls(found, run_name, set(range(replicas)) - found.keys(), admission)
-        ready = await asyncio.gather(*map(serves, found.values()))
-        for actor in [actor for actor, serving in zip(found.values(), ready, strict=True) if not serving]:
-            pool._seats.lose(actor)
+        pool = cls({}, run_name, admission)
+        await pool._seats.look()
         if not pool.actors:
             raise ReplicaError(f"no replica of {run_name} serves: they died, or a sync failed")
         return pool
@@ -112,7 +143,7 @@ class ReplicaPool:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
         """Sample an answer on the session's replica; cancelling the call stops the generation.
 
-        A session whose replica has died goes on with another: what it has been told is all in `prompt_ids`.
+        A session whose replica has died, or leaves, goes on with another: what it has been told is all in `prompt_ids`.
 
         Raises:
             ReplicaError: no replica is left.
@@ -120,11 +151,14 @@ class ReplicaPool:
         from ray.exceptions import RayActorError
 
         while True:
-            actor = self._seats.home_of(session_id)
+            actor = await self._seats.home_of(session_id)
             try:
                 return await self._sample(actor, prompt_ids, sampling, session_id)
             except RayActorError as death:
                 _log.warning("session %s goes on elsewhere, its replica died: %s", session_id, _first_line(death))
+                self._seats.lose(actor)
+            except ReplicaLeaving as leaving:
+                _log.info("session %s goes on elsewhere: %s", session_id, _first_line(leaving))
                 self._seats.lose(actor)
 
     async def _sample(self, actor: Any, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
@@ -177,6 +211,8 @@ class ReplicaPool:
         errors = [(actor, error) for actor, error in zip(actors, probes, strict=True) if error is not None]
         for actor, _ in errors:
             self._seats.lose(actor)
+        if not self.actors and any(isinstance(error, ReplicaLeaving) for _, error in errors):
+            await self._seats.look()
         if not self.actors:
             raise next((error for _, error in errors), ReplicaError("no replica is left"))
         versions = await self.versions()
@@ -215,24 +251,10 @@ class ReplicaPool:
         import ray
 
         actors = self.actors
-        await asyncio.gather(*(actor.shutdown.remote() for actor in actors), return_exceptions=True)
+        shutdowns = [asyncio.wait_for(actor.shutdown.remote(), SHUTDOWN_SECONDS) for actor in actors]
+        await asyncio.gather(*shutdowns, return_exceptions=True)
         for actor in actors:
             ray.kill(actor)
-
-
-async def boots_of(run_name: str) -> dict[int, Boot | Exception]:
-    """By number, what each replica that is up was booted with, or why it does not answer."""
-    found = find_numbered(f"{run_name}/replica")
-    told = await asyncio.gather(*map(_booted, found.values()))
-    return dict(zip(found, told, strict=True))
-
-
-async def _booted(actor: Any) -> Boot | Exception:
-    try:
-        boot: Boot = await asyncio.wait_for(actor.booted.remote(), PROBE_SECONDS)
-    except Exception as error:
-        return error
-    return boot
 
 
 def _find_or_start(run_name: str, number: int, boot: Boot, device: tuple[str, str] | None = None) -> tuple[Any, bool]:
@@ -257,6 +279,15 @@ def _find_or_start(run_name: str, number: int, boot: Boot, device: tuple[str, st
 
 async def _boot(actor: Any, boot: Boot, serves: bool = True) -> None:
     await actor.boot.remote(boot.model, boot.config, EXTENSION, boot.transport, serves)
+
+
+def _needs_weights(standing: Standing | Exception) -> bool:
+    from ray.exceptions import RayActorError
+
+    if isinstance(standing, Exception):
+        # one that has died since need not be reached; whatever else is wrong with one must come out
+        return not isinstance(standing, RayActorError)
+    return standing.up and (standing.syncing or not standing.leaving)
 
 
 def _first_line(error: Exception) -> str:

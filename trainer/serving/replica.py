@@ -14,8 +14,9 @@ from trainer.serving.adapters import NUMBER, room_for, write_adapters
 from trainer.serving.boot import Boot
 from trainer.serving.buckets import Manifest
 from trainer.serving.cache_gauge import CacheGauge
+from trainer.serving.census import Standing
 from trainer.serving.config import ServingConfig
-from trainer.serving.errors import ReplicaError
+from trainer.serving.errors import ReplicaError, ReplicaLeaving
 from trainer.serving.phases import Memory, ReplicaPhase
 from trainer.serving.routing import read_routing
 from trainer.serving.transports import TRANSPORTS
@@ -49,6 +50,8 @@ class Replica:
     While a sync is under way, and after one that failed, no request is served: an engine with mixed weights would
     sample tokens that no policy version explains. Requests that run when a sync begins are frozen between two tokens,
     and go on under the new weights; those that come meanwhile wait for its end.
+
+    One that is told to leave finishes what is under way, with the weights that it has, and refuses all else.
     """
 
     def __init__(self, log_file: str | None) -> None:
@@ -61,6 +64,10 @@ class Replica:
         self._frozen = 0
         self._cache = CacheGauge()
         self._booted: Boot | None = None
+        self._boot_ended = asyncio.Event()
+        self._boot_ended.set()
+        self._turns = 0
+        self._leaving = False
 
     async def boot(
         self, model_path: str, config: ServingConfig, extension: str, transport: str, serves: bool = True
@@ -69,6 +76,13 @@ class Replica:
 
         One that is started in the middle of a run `serves` nothing before a sync: its weights are of long ago.
         """
+        self._boot_ended.clear()
+        try:
+            await self._boot(model_path, config, extension, transport, serves)
+        finally:
+            self._boot_ended.set()
+
+    async def _boot(self, model_path: str, config: ServingConfig, extension: str, transport: str, serves: bool) -> None:
         _log_to(self._log_file)
         import torch
         from vllm import AsyncEngineArgs
@@ -118,8 +132,18 @@ class Replica:
         """Sample an answer. Cancelling the call aborts the request in the engine.
 
         Raises:
+            ReplicaLeaving: another replica is to be asked.
             ReplicaError: no trustworthy weights are loaded, or the engine returned an incomplete answer.
         """
+        if self._leaving:
+            raise ReplicaLeaving("this replica leaves, and takes no new turns")
+        self._turns += 1
+        try:
+            return await self._generate(prompt_ids, sampling, request_id)
+        finally:
+            self._turns -= 1
+
+    async def _generate(self, prompt_ids: Sequence[int], sampling: Sampling, request_id: str) -> Generation:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -274,6 +298,17 @@ class Replica:
             )
         return version
 
+    async def standing(self) -> Standing:
+        """Where this replica stands, once a boot that is under way has ended. Asks nothing of the engine."""
+        await self._boot_ended.wait()
+        phase = self._phase
+        return Standing(self._booted is not None, phase.version, self._turns, self._leaving, phase.syncing)
+
+    async def leave(self) -> int:
+        """Take no new turns from now on; those under way are finished. Returns how many those are. Safe to repeat."""
+        self._leaving = True
+        return self._turns
+
     async def cache_usage(self) -> float | None:
         """The share of the KV cache that is in use, None if it is not known: nobody measures it without admission."""
         # an engine without work takes no step, and its newest figure is of when it had some
@@ -292,7 +327,7 @@ class Replica:
         """
         if self._booted is None:
             raise ReplicaError("the boot of this replica was interrupted")
-        if self._phase.memory is Memory.AWAKE and self._phase.version is not None:
+        if self._phase.memory is Memory.AWAKE and self._phase.version is not None and not self._leaving:
             await self.probe()
         else:
             await self.memory_used()

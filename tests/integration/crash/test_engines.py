@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from support.journals import make_run
 
-from tasks.keep_replicas import replace_dead
+from tasks.keep_replicas import Keeper
 from tasks.reattach import end_unfit, faults_of_engines
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
 from trainer.rollout import Sampling
-from trainer.serving import seats
+from trainer.serving.census import LOOK_SECONDS
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 
@@ -55,11 +55,13 @@ async def test_engines_that_die_are_replaced_and_the_others_go_on(models: dict[s
         assert [answer.token_ids for answer in again] == [answer.token_ids for answer in answers]
         assert pool.actors == [second]
 
-        assert await replace_dead(run.name, SERVING) == [0]
+        keeper = Keeper(run, SERVING)
+        await keeper.look()
+        await keeper.booted()
         assert await ReplicaPool.attach(run.name).versions() == [None, 0]
-        assert len((await ReplicaPool.attach_serving(run.name, 2)).actors) == 1
+        assert len((await ReplicaPool.attach_serving(run.name)).actors) == 1
         await learner.send_weights(0, ReplicaPool.attach(run.name).actors, SERVING)
-        await asyncio.sleep(seats.LOOK_SECONDS)
+        await asyncio.sleep(LOOK_SECONDS)
         async with asyncio.timeout(60):
             while len(pool.actors) < 2:
                 await pool.generate([1, 2, 3], GREEDY, "a")

@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from trainer.rollout import RolloutError, Sampling
-from trainer.serving.errors import PhaseError
+from trainer.serving.config import ServingConfig
+from trainer.serving.errors import PhaseError, ReplicaLeaving
 from trainer.serving.replica import Replica, ReplicaError, _spread
 
 
@@ -300,3 +301,59 @@ async def test_a_replica_does_not_fall_asleep_over_a_request(make_replica):
     go_on.set()
     await running
     await replica.sleep()
+
+
+async def test_one_that_leaves_finishes_its_turns_and_refuses_all_others(make_replica):
+    replica = make_replica()
+    go_on = slow(replica)
+    turn = asyncio.create_task(generate(replica))
+    await asyncio.sleep(0)
+    assert await replica.leave() == 1 and await replica.leave() == 1
+    with pytest.raises(ReplicaLeaving, match="takes no new turns"):
+        await generate(replica)
+    standing = await replica.standing()
+    assert (standing.turns, standing.serves, standing.may_end) == (1, False, False)
+    go_on.set()
+    assert (await turn).token_ids == [5, 6]
+    assert (await replica.standing()).may_end
+
+
+async def test_a_turn_that_waits_for_a_sync_is_under_way(make_replica):
+    """It is answered before the replica ends, which it does in no sync."""
+    replica = make_replica()
+    replica._patience = 5.0
+    await replica.start_sync()
+    turn = asyncio.create_task(generate(replica))
+    await asyncio.sleep(0)
+    assert await replica.leave() == 1
+    assert not (await replica.standing()).may_end
+    await replica.finish_sync(1, {})
+    await turn
+    assert (await replica.standing()).may_end
+
+
+async def test_where_it_stands_is_told_once_its_boot_has_ended(make_replica, monkeypatch):
+    replica, boots = make_replica(), asyncio.Event()
+
+    async def boot(self, *arguments):
+        await boots.wait()
+        raise ReplicaError("out of memory")
+
+    monkeypatch.setattr(Replica, "_boot", boot)
+    assert not (await replica.standing()).up
+    booting = asyncio.create_task(replica.boot("/model", ServingConfig(), "extension", "shared_memory", False))
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(replica.standing())
+    await asyncio.sleep(0.01)
+    assert not asked.done()
+    boots.set()
+    with pytest.raises(ReplicaError, match="out of memory"):
+        await booting
+    assert not (await asked).up and not (await asked).serves
+
+
+async def test_the_engine_of_one_that_leaves_is_not_asked_for_a_token(make_replica):
+    replica = make_replica()
+    replica._booted = "boot"
+    await replica.leave()
+    assert await replica.booted() == "boot" and replica._engine.told == ["memory_used"]

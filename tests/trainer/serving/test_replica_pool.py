@@ -1,4 +1,7 @@
-"""Sessions stick to a replica, replicas carry about equally many, and all must serve the same weights."""
+"""Sessions stick to a replica, replicas carry about equally many, and all must serve the same weights.
+
+Replicas join and leave meanwhile, and no turn is lost by it.
+"""
 
 import asyncio
 from collections import Counter
@@ -8,9 +11,12 @@ import pytest
 from support.scripted import generation
 
 from trainer.rollout import ReleasingPolicy, Sampling
+from trainer.serving import pool as pool_module
 from trainer.serving import seats
 from trainer.serving.admission import AdmissionConfig
+from trainer.serving.census import Standing
 from trainer.serving.config import ServingConfig
+from trainer.serving.errors import ReplicaLeaving
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.replica import ReplicaError
 from trainer.serving.speeds import ANSWERS
@@ -21,17 +27,25 @@ class Actor:
 
     def __init__(self, version=0, alive=True):
         self.served, self.requests, self._version, self._alive = [], [], version, alive
-        for name in ("generate", "version", "probe"):
+        self.leaving, self.up, self.syncing = False, True, False
+        for name in ("generate", "version", "probe", "standing"):
             setattr(self, name, SimpleNamespace(remote=getattr(self, f"_{name}_")))
 
     async def _generate_(self, prompt_ids, sampling, request_id):
+        if self.leaving:
+            raise ReplicaLeaving("leaves")
         self.requests.append(request_id)
         return generation([len(self.requests)])
 
     async def _version_(self):
         return self._version
 
+    async def _standing_(self):
+        return Standing(self.up, self._version, leaving=self.leaving, syncing=self.syncing)
+
     async def _probe_(self):
+        if self.leaving:
+            raise ReplicaLeaving("leaves")
         if not self._alive:
             raise ReplicaError("engine is dead")
 
@@ -152,6 +166,127 @@ async def test_another_that_takes_its_place_gets_sessions_once_it_has_weights(mo
     await asyncio.sleep(0.1)
     await ask(pool, "c", "d", "e")
     assert bool(fresh.requests) == comes_back
+
+
+@pytest.fixture
+def named(monkeypatch):
+    """The replicas of `p/e` that have a name on the cluster, by number. Each process looks for them all the time."""
+    found = {}
+    monkeypatch.setattr(seats, "LOOK_SECONDS", 0.0)
+    for module in (seats, pool_module):
+        monkeypatch.setattr(module, "find_numbered", lambda prefix: found.copy() if prefix == "p/e/replica" else {})
+    return found
+
+
+async def looked(pool):
+    await pool._seats.look()
+
+
+async def test_one_that_joins_gets_new_sessions_once_it_serves(named):
+    first, joins = Actor(), Actor(version=None)
+    named[0] = first
+    pool = await ReplicaPool.attach_serving("p/e")
+    await ask(pool, "a", "b")
+    named[5] = joins
+    await looked(pool)
+    await ask(pool, "c")
+    assert not joins.requests
+    joins._version = 1
+    await looked(pool)
+    await ask(pool, "a", "b", "c", "d", "e", "f", "g")
+    assert sessions_of(first) == {"a", "b", "c", "g"} and sessions_of(joins) == {"d", "e", "f"}
+
+
+async def test_sessions_of_one_that_leaves_go_on_with_others_and_it_is_asked_no_more(named):
+    stays, leaves = Actor(), Actor()
+    named |= {0: stays, 1: leaves}
+    pool = await ReplicaPool.attach_serving("p/e")
+    await ask(pool, "a", "b")
+    assert sessions_of(leaves) == {"b"}
+    leaves.leaving = True
+    await ask(pool, "b", "c")
+    await looked(pool)
+    await ask(pool, "d")
+    assert pool.actors == [stays] and len(leaves.requests) == 1
+    assert sessions_of(stays) == {"a", "b", "c", "d"}
+
+
+async def test_a_turn_of_one_that_leaves_is_finished(named):
+    stays, leaves = Actor(), Actor()
+    named |= {0: stays, 1: leaves}
+    pool, answer = await ReplicaPool.attach_serving("p/e"), asyncio.get_running_loop().create_future()
+    await ask(pool, "a")
+    leaves.generate = SimpleNamespace(remote=lambda *_: answer)
+    turn = asyncio.create_task(pool.generate([1], Sampling(), "b"))
+    await asyncio.sleep(0.01)
+    leaves.leaving = True
+    await looked(pool)
+    answer.set_result(generation([7]))
+    assert (await turn).token_ids == [7] and sessions_of(stays) == {"a"}
+
+
+async def test_one_that_dies_while_it_leaves_costs_its_turn_which_is_asked_elsewhere(named):
+    stays, leaves = Actor(), Actor()
+    named |= {0: stays, 1: leaves}
+    pool, answer = await ReplicaPool.attach_serving("p/e"), asyncio.get_running_loop().create_future()
+    await ask(pool, "a")
+    leaves.generate = SimpleNamespace(remote=lambda *_: answer)
+    turn = asyncio.create_task(pool.generate([1], Sampling(), "b"))
+    await asyncio.sleep(0.01)
+    leaves.leaving = True
+    del named[1]
+    try:
+        await dies()
+    except Exception as death:
+        answer.set_exception(death)
+    assert (await turn).token_ids and sessions_of(stays) == {"a", "b"}
+
+
+async def test_who_knows_only_those_that_leave_looks_for_others_before_giving_up(named):
+    """Of a trial worker, say, that has lost sight of the one that stays."""
+    leaves, stays = Actor(), Actor()
+    named[1] = leaves
+    pool = await ReplicaPool.attach_serving("p/e")
+    leaves.leaving = True
+    named[0] = stays
+    await ask(pool, "a")
+    assert pool.actors == [stays] and sessions_of(stays) == {"a"}
+    stays.leaving = True
+    with pytest.raises(ReplicaError, match="the last replica died"):
+        await ask(pool, "a")
+
+
+async def test_infrastructure_is_not_at_fault_where_all_that_were_known_leave(named):
+    leaves, stays = Actor(), Actor()
+    named[1] = leaves
+    pool = await ReplicaPool.attach_serving("p/e")
+    leaves.leaving = True
+    named[0] = stays
+    await pool.require_serving()
+    assert pool.actors == [stays]
+
+
+async def test_weights_go_to_those_that_stay_and_to_those_that_a_failed_sync_has_frozen(named):
+    named |= {number: Actor() for number in range(4)}
+    named[1].leaving = True
+    named[2].leaving = named[2].syncing = True
+    named[3].up = False
+    staying = (await ReplicaPool.attach_staying("p/e")).actors
+    assert staying == [named[0], named[2]]
+    named[0].standing.remote = dies
+    named[2].syncing = False
+    with pytest.raises(ReplicaError, match="no replica of p/e is alive"):
+        await ReplicaPool.attach_staying("p/e")
+
+
+async def test_whatever_else_is_wrong_with_one_does_not_take_it_out_of_a_sync(named):
+    named |= {0: Actor(), 1: Actor()}
+
+    async def hangs():
+        raise TimeoutError
+
+    named[1].standing.remote = hangs
+    assert (await ReplicaPool.attach_staying("p/e")).actors == list(named.values())
 
 
 async def test_an_engine_whose_sync_failed_is_noticed():
