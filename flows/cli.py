@@ -24,6 +24,7 @@ from flows.commands.plan import plan
 from flows.commands.pool_ready import pool_app  # with all of flows.commands.pool's
 from flows.commands.report import compare, report
 from flows.commands.scaffolds import scaffolds
+from flows.commands.scale import scale
 from flows.commands.status import status
 from flows.commands.ui import ui
 from flows.commands.warm_start import warm_start
@@ -134,6 +135,7 @@ app.command()(compare)
 app.command()(clean)
 app.command()(doctor)
 app.command()(status)
+app.command()(scale)
 app.command("warm-start")(warm_start)
 app.command()(ui)
 app.add_typer(config_app, name="config")
