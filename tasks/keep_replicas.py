@@ -31,17 +31,21 @@ REST = 120.0
 
 _log = logging.getLogger(__name__)
 
-_keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
-"""Of the blocks of one run that overlap, as trials of training and an evaluation do, one keeps its replicas."""
-
 
 @asynccontextmanager
 async def replicas_kept(run: RunRef, serving: ServingConfig) -> AsyncIterator[None]:
-    """A block in which there are as many replicas as are wanted, as far as the cluster has room."""
+    """A block in which there are as many replicas as are wanted, as far as the cluster has room.
+
+    Blocks of one run go on where the last was: none need be as long as a look or a boot takes. Of those that overlap,
+    as trials of training and an evaluation do, one looks.
+    """
     if serving.colocated:
         yield
         return
-    keeping = asyncio.create_task(_keep(run, serving))
+    keepers = _keepers.setdefault(asyncio.get_running_loop(), {})
+    if run.name not in keepers or not keepers[run.name].is_of(run, serving):
+        keepers[run.name] = Keeper(run, serving)
+    keeping = asyncio.create_task(keepers[run.name].keep())
     try:
         yield
     finally:
@@ -49,19 +53,11 @@ async def replicas_kept(run: RunRef, serving: ServingConfig) -> AsyncIterator[No
         await asyncio.wait({keeping})
 
 
-async def _keep(run: RunRef, serving: ServingConfig) -> None:
-    locks = _keepers.setdefault(asyncio.get_running_loop(), {})
-    async with locks.setdefault(run.name, asyncio.Lock()):
-        keeper = Keeper(run, serving)
-        try:
-            while True:
-                await asyncio.sleep(PERIOD)
-                try:
-                    await keeper.look()
-                except Exception as error:  # trials go on with those that are left
-                    _log.warning("replicas of %s: %s", run.name, error)
-        finally:
-            await keeper.stop()
+async def stop_keeping(run_name: str) -> None:
+    """The engines of this run are about to end: wait for no boot any more."""
+    keeper = _keepers.get(asyncio.get_running_loop(), {}).pop(run_name, None)
+    if keeper is not None:
+        await keeper.stop()
 
 
 class Keeper:
@@ -70,6 +66,8 @@ class Keeper:
     def __init__(self, run: RunRef, serving: ServingConfig) -> None:
         self._run, self._serving = run, serving
         self._place = f"{run.name}/replica"
+        self._turn = asyncio.Lock()
+        self._next_look = time.monotonic() + PERIOD
         self._boot: asyncio.Task[None] | None = None
         self._booting: list[int] = []
         self._known: set[int] = set()
@@ -79,6 +77,21 @@ class Keeper:
         self._failed: list[int] = []
         """Those that could not be started at the last try, and have been told of."""
         self._next_try = 0.0
+
+    def is_of(self, run: RunRef, serving: ServingConfig) -> bool:
+        """Whether it keeps the replicas of this run, and as this says."""
+        return (self._run, self._serving) == (run, serving)
+
+    async def keep(self) -> None:
+        """Look again and again, once nobody else does."""
+        async with self._turn:
+            while True:
+                await asyncio.sleep(self._next_look - time.monotonic())
+                try:
+                    await self.look()
+                except Exception as error:  # trials go on with those that are left
+                    _log.warning("replicas of %s: %s", self._run.name, error)
+                self._next_look = time.monotonic() + PERIOD
 
     async def look(self) -> None:
         """See who is there; end who is dead or has left, tell who is too many, and have boot who is missing."""
@@ -106,7 +119,7 @@ class Keeper:
             await asyncio.wait({self._boot})
 
     async def stop(self) -> None:
-        """A boot that is under way comes to its end without us."""
+        """Wait for nobody any more: a boot that is under way comes to its end, or to that of its actor, without us."""
         if self._boot is not None:
             self._boot.cancel()
             await asyncio.wait({self._boot})
@@ -185,6 +198,10 @@ class Keeper:
         if failed != numbers:
             _say(f"replica {_list(number for number in numbers if number not in failed)} has booted")
         self._failed, self._next_try = failed, time.monotonic() + REST
+
+
+_keepers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Keeper]] = WeakKeyDictionary()
+"""By the name of the run."""
 
 
 def _say(text: str) -> None:

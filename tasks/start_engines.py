@@ -7,6 +7,7 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from tasks.keep_replicas import stop_keeping
 from tasks.progress import Event, emit
 from tasks.reattach import claim, end_unfit, owns
 from tasks.run import RunRef
@@ -71,6 +72,7 @@ async def _start_in_turn(
 
 async def stop_engines(run: RunRef) -> None:
     """Stop what is up and the run's own; safe when nothing is."""
+    await stop_keeping(run.name)
     if not owns(run):
         return
     if find_numbered(f"{run.name}/replica"):

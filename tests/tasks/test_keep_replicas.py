@@ -241,23 +241,59 @@ async def test_a_look_does_not_wait_for_boots_and_starts_none_twice(cluster):
     await keeper.stop()
 
 
-async def test_of_blocks_that_overlap_one_keeps_the_replicas(cluster, monkeypatch):
-    looks = []
+@pytest.fixture
+def looks(monkeypatch):
+    """The keepers that looked, each time that one did."""
+    found = []
 
     async def look(keeper):
-        looks.append(keeper)
+        await asyncio.sleep(0)
+        found.append(keeper)
 
     monkeypatch.setattr(module, "PERIOD", 0.001)
     monkeypatch.setattr(module.Keeper, "look", look)
+    return found
+
+
+async def test_of_blocks_that_overlap_one_keeps_the_replicas(cluster, looks):
     async with module.replicas_kept(cluster.run, ServingConfig()):
-        await asyncio.sleep(0.05)
         async with module.replicas_kept(cluster.run, ServingConfig()):
             await asyncio.sleep(0.05)
-            assert len(set(map(id, looks))) == 1
+        before = len(looks)
+        await asyncio.sleep(0.05)
+    assert before and len(looks) > before and len(set(map(id, looks))) == 1
     looks.clear()
     async with module.replicas_kept(cluster.run, ServingConfig(replicas=2, colocated=True)):
         await asyncio.sleep(0.05)
     assert not looks
+
+
+async def test_blocks_that_are_shorter_than_a_period_are_looked_after_as_well(cluster, looks, monkeypatch):
+    monkeypatch.setattr(module, "PERIOD", 0.1)
+    for _ in range(20):
+        async with module.replicas_kept(cluster.run, SERVING):
+            await asyncio.sleep(0.02)
+    assert looks
+
+
+async def test_a_boot_outlasts_the_block_that_began_it_but_not_the_engines(cluster, monkeypatch):
+    monkeypatch.setattr(module, "PERIOD", 0.001)
+    cluster.actors, cluster.go_on = {0: Actor(), 1: Actor()}, asyncio.Event()
+    async with module.replicas_kept(cluster.run, SERVING):
+        while not cluster.started:
+            await asyncio.sleep(0.001)
+    cluster.go_on.set()
+    while 2 not in cluster.actors:
+        await asyncio.sleep(0.001)
+    cluster.go_on.clear()
+    del cluster.actors[1]
+    async with module.replicas_kept(cluster.run, SERVING):
+        while len(cluster.started) == 1:
+            await asyncio.sleep(0.001)
+    await module.stop_keeping(cluster.run.name)
+    cluster.go_on.set()
+    await asyncio.sleep(0.01)
+    assert 1 not in cluster.actors
 
 
 @pytest.mark.parametrize(("free", "placed"), [(2, [1, 2]), (1, [1]), (0, [])])

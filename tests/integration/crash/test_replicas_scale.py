@@ -1,4 +1,4 @@
-"""Real replicas that join and leave: one samples as the others do once it is synced, the other finishes its turns first.
+"""Real replicas that join and leave: synced, one samples as the others do; told to leave, it finishes its turns.
 
 A minute and a half: `TESTGRAD_ALL_RECOVERY=1` runs it.
 """

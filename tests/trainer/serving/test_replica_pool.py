@@ -11,8 +11,8 @@ import pytest
 from support.scripted import generation
 
 from trainer.rollout import ReleasingPolicy, Sampling
+from trainer.serving import joining, seats
 from trainer.serving import pool as pool_module
-from trainer.serving import seats
 from trainer.serving.admission import AdmissionConfig
 from trainer.serving.census import Standing
 from trainer.serving.config import ServingConfig
@@ -277,6 +277,28 @@ async def test_weights_go_to_those_that_stay_and_to_those_that_a_failed_sync_has
     named[2].syncing = False
     with pytest.raises(ReplicaError, match="no replica of p/e is alive"):
         await ReplicaPool.attach_staying("p/e")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "room", "booted"), [(None, 0, [0, 1]), (1, 0, [0]), (4, 9, [0, 1, 2, 3]), (4, 1, [0, 1, 2])]
+)
+async def test_a_start_boots_as_many_as_are_wanted_and_does_not_wait_for_room(
+    named, monkeypatch, tmp_path, wanted, room, booted
+):
+    rooms, boots = iter([True] * room + [False]), []
+
+    async def has_room(gpus):
+        return next(rooms)
+
+    async def boot(actor, boot, serves=True):
+        assert serves and boot.config.replicas == 2
+        boots.append(actor)
+
+    monkeypatch.setattr(joining, "has_room", has_room)
+    monkeypatch.setattr(pool_module, "_find_or_start", lambda run, number, boot, device=None: (Actor(), True))
+    monkeypatch.setattr(pool_module, "_boot", boot)
+    pool = await ReplicaPool.start("p/e", tmp_path, ServingConfig(replicas=2), wanted=wanted)
+    assert len(boots) == len(pool.actors) == len(booted)
 
 
 async def test_whatever_else_is_wrong_with_one_does_not_take_it_out_of_a_sync(named):
