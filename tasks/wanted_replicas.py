@@ -32,7 +32,9 @@ def asked_replicas(root: Path) -> int | None:
         return None
     asked = stored.get("replicas") if isinstance(stored, dict) else None
     if type(asked) is not int or asked < 1:
-        raise JournalError(f"{root / NAME}: replicas is {asked!r}, not a number from 1; ask again, or remove the file")
+        raise JournalError(
+            f"{root / NAME}: replicas is {asked!r}, not a number from 1; remove the file, and the config counts again"
+        )
     return asked
 
 

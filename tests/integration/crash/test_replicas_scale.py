@@ -20,6 +20,7 @@ from trainer.learner.config import LearnerConfig
 from trainer.learner.group import LearnerGroup
 from trainer.placement import find_numbered
 from trainer.rollout import Sampling
+from trainer.serving import joining
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 
@@ -34,6 +35,12 @@ LEARNER = LearnerConfig(dtype="float32")
 ALGORITHM = AlgorithmConfig()
 GREEDY = Sampling(temperature=0.0, max_tokens=8)
 LONG = Sampling(temperature=0.0, max_tokens=1500, min_tokens=1500)
+
+
+async def test_without_room_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "ROOM_SECONDS", 2.0)
+    assert await joining.has_room(0)
+    assert not await joining.has_room(1)
 
 
 async def test_replicas_join_and_leave_while_answers_are_sampled(models: dict[str, Path], tmp_path: Path) -> None:
