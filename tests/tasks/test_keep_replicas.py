@@ -308,6 +308,14 @@ async def test_those_who_join_take_what_room_there_is(monkeypatch, free, placed)
     assert list(found) == placed
 
 
+async def test_who_is_up_needs_no_room(monkeypatch):
+    async def has_room(gpus):
+        return False
+
+    monkeypatch.setattr(joining, "has_room", has_room)
+    assert list(await joining.find_or_place([1, 2], lambda number: (Actor(), False), 1, up={1: "actor"})) == [1]
+
+
 async def test_an_actor_that_finds_no_place_after_all_is_given_up(monkeypatch):
     import ray
 

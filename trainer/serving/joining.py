@@ -1,7 +1,7 @@
 """Room for replicas that join a run: they take what is free, and nobody waits for what is not."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from trainer.nodes import ROLLOUT, demand
@@ -13,17 +13,18 @@ PLACE_SECONDS = 120.0
 
 
 async def find_or_place(
-    numbers: Iterable[int], start: Callable[[int], tuple[Any, bool]], gpus: float
+    numbers: Iterable[int], start: Callable[[int], tuple[Any, bool]], gpus: float, up: Container[int] = ()
 ) -> dict[int, tuple[Any, bool]]:
     """Actors of replicas by number, and whether they are new, as far as the cluster has room for them.
 
     Args:
         start: Finds the actor of a number, or starts it.
         gpus: What each of them takes; 0 on CPUs, where there always is room.
+        up: Those that have their room already.
     """
     placed: dict[int, tuple[Any, bool]] = {}
     for number in numbers:
-        if not await has_room(gpus):
+        if number not in up and not await has_room(gpus):
             break
         actor, is_new = start(number)
         if is_new and not await _begins(actor):

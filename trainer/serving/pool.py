@@ -83,7 +83,8 @@ class ReplicaPool:
             for number in range(min(wanted, config.replicas))
         }
         more = partial(_find_or_start, run_name, boot=boot)
-        started |= await find_or_place(range(config.replicas, wanted), more, own)
+        beyond = range(config.replicas, wanted)
+        started |= await find_or_place(beyond, more, own, find_numbered(f"{run_name}/replica") if beyond else ())
         await asyncio.gather(*(_boot(actor, boot) for actor, is_new in started.values() if is_new))
         return cls({number: actor for number, (actor, _) in started.items()}, run_name)
 
