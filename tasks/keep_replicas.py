@@ -164,7 +164,7 @@ class Keeper:
         for number in sorted((number for number in up if number >= wanted), reverse=True):
             if up[number].up and not up[number].leaving:
                 turns = await asyncio.wait_for(found[number].leave.remote(), LOOK_SECONDS)
-                _say(f"replica {number} leaves: {wanted} are wanted. It finishes {turns} turns first")
+                _say(f"replica {number} leaves: {wanted} are wanted. It has {turns} turns to finish")
 
     def _start_missing(self, boot: Boot, wanted: int) -> None:
         """Have boot, beside us, those that are missing; those that could not be started lately rest for a while."""

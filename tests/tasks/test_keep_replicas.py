@@ -135,7 +135,7 @@ async def test_those_too_many_leave_and_end_once_nobody_waits_for_them(cluster):
     await look(keeper)
     assert (stays.told, first.told, second.told) == ([], ["leave"], ["leave"]) and not cluster.ended
     assert [note.partition(":")[0] for note in cluster.notes] == ["replica 2 leaves", "replica 1 leaves"]
-    assert cluster.notes[1].endswith("It finishes 1 turns first")
+    assert cluster.notes[1].endswith("It has 1 turns to finish")
     # another that goes on where this one was stopped
     keeper = module.Keeper(cluster.run, SERVING)
     await look(keeper)
