@@ -46,6 +46,7 @@ async def upload_snapshot(snapshot: Path, sandbox: Sandbox) -> None:
         clean = folder / "repo"
         await asyncio.to_thread(make_clean_copy, snapshot, clean)
         await sandbox.upload(clean)
+        sandbox.source_moved(clean, snapshot)
 
 
 def make_clean_copy(snapshot: Path, target: Path) -> None:

@@ -303,6 +303,13 @@ class Sandbox(ABC):
             WorkspaceError: a link or a special file in `src_dir` that cannot be copied.
         """
 
+    def source_moved(self, src_dir: Path, place: Path) -> None:
+        """What was uploaded from `src_dir` is about to go; files of the same paths and content are in `place`.
+
+        Of matter to a backend that reads uploaded files on the host instead of having them sent back.
+        """
+        return None
+
     @abstractmethod
     async def stop(self) -> None:
         """Remove the workspace, whatever lies in it. Harmless when called again."""

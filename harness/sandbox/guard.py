@@ -112,6 +112,9 @@ class GuardedSandbox(Sandbox):
     async def upload(self, src_dir: Path, relpath: str = ".") -> None:
         await self._bounded("upload", self.inner.upload(src_dir, relpath), 0.0)
 
+    def source_moved(self, src_dir: Path, place: Path) -> None:
+        self.inner.source_moved(src_dir, place)
+
     async def stop(self) -> None:
         """Stop `inner`. Not even cancellation shortens this, and a failure is only remembered.
 

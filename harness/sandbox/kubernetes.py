@@ -36,7 +36,7 @@ from harness.sandbox.base import (
 from harness.sandbox.forwarder import CHECK_SCRIPT, PROXY_ORIGIN, PROXY_PORT
 from harness.sandbox.kubernetes_access import check_access, check_network
 from harness.sandbox.kubernetes_api import ApiError, KubeApi, acquire, open_api, release
-from harness.sandbox.kubernetes_files import Parcel, pack_files, pack_folder, sent_bytes, unpack_tree
+from harness.sandbox.kubernetes_files import Parcel, moved_sources, pack_files, pack_folder, sent_bytes, unpack_tree
 from harness.sandbox.kubernetes_leftovers import leftovers as leftovers
 from harness.sandbox.kubernetes_leftovers import run_blocking
 from harness.sandbox.kubernetes_pod import COMMANDS, CONTAINERS, KEEPER, READONLY, SHOWN, pod_manifest, process_limits
@@ -190,6 +190,9 @@ class KubernetesSandbox(Sandbox):
         parcel = await asyncio.to_thread(pack_folder, src_dir, relpath)
         await self._write(WORKSPACE, parcel)
         self._sources |= parcel.sources
+
+    def source_moved(self, src_dir: Path, place: Path) -> None:
+        self._sources = moved_sources(self._sources, src_dir, place)
 
     async def stop(self) -> None:
         await to_its_end(self._stop())

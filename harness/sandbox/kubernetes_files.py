@@ -61,6 +61,12 @@ def pack_folder(source: Path, relpath: str) -> Parcel:
     return parcel
 
 
+def moved_sources(sources: Mapping[str, Path], old: Path, new: Path) -> dict[str, Path]:
+    """`sources` with the files of `new` for those below `old`; what `new` lacks is none any more, and sent back."""
+    moved = {d: new / file.relative_to(old) if file.is_relative_to(old) else file for d, file in sources.items()}
+    return {digest: file for digest, file in moved.items() if file.is_file()}
+
+
 def sent_bytes(limits: TreeLimits) -> int:
     """How many bytes of contents a pod sends back at most; beyond, files are left out."""
     return max(_SENT_BYTES, 4 * limits.max_kept_bytes)

@@ -17,7 +17,7 @@ import pytest
 from support.docker import docker_sandbox
 from support.kube import FakeCluster, fake_cluster
 from support.scripted import ScriptedPolicy
-from support.tasks import FIXED, write_task
+from support.tasks import BUGGY, FIXED, write_task
 from support.tiny import tiny_tokenizer
 
 from deployments.docker import build_base, daemon
@@ -118,6 +118,14 @@ async def test_a_cluster_that_fails_costs_an_attempt_and_no_reward(
         result = await trial_on(cluster.config(), task_path)
         await assert_solved(result, cluster.config(), task_path, attempts)
         assert cluster.pods == {}
+
+
+async def test_a_task_with_a_history_is_worked_on_in_a_cluster_as_elsewhere(tmp_path: Path) -> None:
+    # a copy with a history of one commit is uploaded, and gone when files are looked at that nobody has changed
+    task_path = write_task(tmp_path / "add", {"solution.py": BUGGY, "unchanged.py": "X = 1\n"})
+    (task_path / "environment" / "repo" / ".git").mkdir()
+    async with fake_cluster() as cluster:
+        await assert_solved(await trial_on(cluster.config(), task_path), cluster.config(), task_path)
 
 
 class Struck(DockerSandbox):
