@@ -33,6 +33,9 @@ _CALL_SECONDS = 20.0
 _GRACE_SECONDS = 2.0
 _MAX_LINE = 8 * terminal_keeper.MAX_OUTPUT  # a byte may need six characters in JSON
 _BYTES_AT_ONCE = 2000
+_LOOKS = 5
+"""At a screen on which ever more is shown; the last is taken as it is."""
+_POSITION = ("display-message", "-p", "#{history_size} #{cursor_y} #{alternate_on}")
 
 
 class TerminalGone(Exception):
@@ -116,24 +119,36 @@ class Terminal:
         Raises:
             TerminalGone: there is no terminal any more.
         """
-        history, row, full_screen = await self._position()
-        first = mark.line - history  # as tmux counts: 0 is the screen's first line, those before it are negative
-        if full_screen or history + row < mark.line or history >= _HISTORY:
-            first = 0
-        lines = (await self._do("capture-pane", "-p", "-S", str(first))).split("\n")
+        position = await self._position()
+        lines: list[str] = []
+        for _ in range(_LOOKS):
+            history, row, full_screen = position
+            first = mark.line - history  # as tmux counts: 0 is the screen's first line, those before it are negative
+            if full_screen or history + row < mark.line or history >= _HISTORY:
+                first = 0
+            # in one call, or lines that are shown between two would move what is looked at
+            out = await self._do("capture-pane", "-p", "-S", str(first), ";", *_POSITION)
+            *lines, last = out.removesuffix("\n").split("\n")
+            before, position = position, _position_in(last)
+            if position[0] == before[0]:
+                break
         return clean("\n".join(lines[-MAX_LINES:])).rstrip()
 
     async def _position(self) -> tuple[int, int, bool]:
-        words = (await self._do("display-message", "-p", "#{history_size} #{cursor_y} #{alternate_on}")).split()
-        if len(words) != 3 or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-            raise TerminalGone("tmux does not say where its cursor is")
-        return int(words[0]), int(words[1]), words[2] == "1"
+        return _position_in(await self._do(*_POSITION))
 
     async def _do(self, *words: str) -> str:
         code, out = await self._keeper.run([*self._tmux, *words])
         if code != 0:
             raise TerminalGone(f"tmux: exit code {code}: {clean(out).strip()[-300:]}")
         return out
+
+
+def _position_in(text: str) -> tuple[int, int, bool]:
+    words = text.split()
+    if len(words) != 3 or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise TerminalGone("tmux does not say where its cursor is")
+    return int(words[0]), int(words[1]), words[2] == "1"
 
 
 @asynccontextmanager
