@@ -22,6 +22,8 @@ def process_environment(root: Path) -> dict[str, str]:
         # threads that spin on contended cores cost up to sixteen times the time
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
+        # joblib makes a semaphore when it is imported; a process that is killed just then leaves it
+        "JOBLIB_MULTIPROCESSING": "0",
         "PREFECT_HOME": str(root / "prefect"),
         "TORCHINDUCTOR_CACHE_DIR": str(root / "cache" / "torchinductor"),
         "PREFECT_MEMO_STORE_PATH": str(root / "prefect" / "memo_store.toml"),

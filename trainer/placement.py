@@ -39,6 +39,8 @@ def engine_environment(threads: int) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "INFO",
         "TOKENIZERS_PARALLELISM": "false",
+        # joblib makes a semaphore when it is imported; a process that is killed just then leaves it
+        "JOBLIB_MULTIPROCESSING": "0",
         "HF_HUB_OFFLINE": "1",
         # torch would compile its headers anew in every temporary folder, for kernels that its cache holds already
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",

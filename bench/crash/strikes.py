@@ -5,7 +5,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal
@@ -54,10 +54,17 @@ def marked(mark: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def wait_until_gone(mark: str, seconds: float) -> list[str]:
-    """What of the processes so marked is still there after so long."""
+def naming(folder: Path) -> Iterator[psutil.Process]:
+    """Living processes whose command line names a place in the folder: sandboxes, which bear no mark of a matrix."""
+    for process in psutil.process_iter():
+        if f"{folder}/" in _name(process):
+            yield process
+
+
+def wait_until_gone(found: Callable[[], Iterable[psutil.Process]], seconds: float) -> list[str]:
+    """What of the processes that are found is still there after so long."""
     deadline = time.monotonic() + seconds
-    while (left := list(marked(mark))) and time.monotonic() < deadline:
+    while (left := list(found())) and time.monotonic() < deadline:
         time.sleep(0.1)
     return [f"{process.pid} {_name(process)[:100]}" for process in left]
 

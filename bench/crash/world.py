@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 from unittest.mock import patch
@@ -18,7 +19,7 @@ from unittest.mock import patch
 import httpx
 
 from bench.crash.flow_process import Start, main
-from bench.crash.strikes import MARK, wait_until_gone
+from bench.crash.strikes import MARK, marked, naming, wait_until_gone
 from deployments.process_environment import process_environment
 from deployments.server_kinds import HOST, KINDS, Place
 
@@ -53,7 +54,7 @@ class World:
         """Start what is not running. Returns the names of what was started."""
         dead = [name for name in ("prefect", "ray") if not self._is_up(name)]
         for name in dead:
-            wait_until_gone(f"{self.matrix}:{name}", 20)
+            wait_until_gone(partial(marked, f"{self.matrix}:{name}"), 20)
             self._start_prefect() if name == "prefect" else self._start_ray()
         for name in dead:
             self._await_prefect() if name == "prefect" else self._await_ray()
@@ -74,7 +75,7 @@ class World:
 
     def require_tidy(self, part: str, seconds: float = 30.0) -> None:
         """Raises Leak if a process of `part` is left after so long."""
-        left = wait_until_gone(f"{self.matrix}:{part}", seconds)
+        left = wait_until_gone(partial(marked, f"{self.matrix}:{part}"), seconds)
         if left:
             raise Leak(f"processes that {part or 'the matrix'} started are left: {left}")
 
@@ -165,6 +166,8 @@ def world(folder: Path) -> Iterator[World]:
         finally:
             made.close()
         made.require_tidy("")
+        if sandboxes := wait_until_gone(partial(naming, temporary), 30):
+            raise Leak(f"sandboxes are left: {sandboxes}")
         # what engines leave that were killed goes with the cluster
         left = sorted(path.name for path in temporary.iterdir() if path.name != CLUSTER)
         if left:

@@ -20,6 +20,7 @@ from harness.sandbox.base import SandboxConfig, SandboxUnavailable, environment
 from harness.sandbox.bwrap_cgroup import require_cgroup
 from harness.sandbox.bwrap_seccomp import open_filter
 from harness.sandbox.leftovers import make_base, remove_base
+from harness.sandbox.owner import mark
 
 INIT_SCRIPT = """\
 ulimit -c 0 && ulimit -v {memory} && ulimit -t {cpu} && ulimit -f {file} && ulimit -n {files} || exit 125
@@ -174,7 +175,7 @@ def _try_out(host: BwrapHost, config: SandboxConfig) -> str:
             capture_output=True,
             stdin=subprocess.DEVNULL,
             cwd="/",
-            env={},
+            env=mark(),
             timeout=60,
             text=True,
             errors="replace",

@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Sequence
 
 from harness.sandbox.base import ExecResult, SandboxError
 from harness.sandbox.bwrap_seccomp import open_filter
+from harness.sandbox.owner import mark
 from harness.sandbox.pipes import Capture, Feed, readable
 
 _SETUP_TIMEOUT = 60.0
@@ -54,7 +55,8 @@ class BwrapProcess:
                 stderr=err,
                 pass_fds=(seccomp, info, gate),
                 cwd="/",
-                env={},
+                # killed while it makes a sandbox it leaves an init, which waits for it for ever; a command sees no mark
+                env=mark(),
                 process_group=0,
                 user=uid,
                 group=uid,

@@ -19,6 +19,9 @@ from typing import Any
 PREFIX = "testgrad."
 """What the keys of all labels begin with."""
 
+MARK = "TESTGRAD_OWNER"
+"""The variable by which what a command has started is found and ended when the command was killed."""
+
 PROJECT_VARIABLE = "TESTGRAD_PROJECT"
 RUN_VARIABLE = "TESTGRAD_RUN"
 
@@ -48,6 +51,11 @@ def current_owner() -> Owner:
     )
     pid = os.getpid()
     return Owner(label(project), label(run), label(trial), this_host(), pid, _own_start(pid))
+
+
+def mark() -> dict[str, str]:
+    """The environment of a helper that needs none: only that by which it is found if this process is killed."""
+    return {MARK: os.environ[MARK]} if MARK in os.environ else {}
 
 
 def current_trial() -> str | None:

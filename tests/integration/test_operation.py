@@ -22,6 +22,7 @@ from support.served import (
     prefect_database,
     runs_of,
     start,
+    submit,
     until,
     until_ended,
 )
@@ -149,7 +150,7 @@ def _start_from_the_page(page: Page, services: Services, policy: Path) -> None:
     page.fill("Experiment", "page")
     page.fill("Policy (Optional)", str(policy))
     page.fill("Steps (Optional)", "2")
-    page.click("Submit")
+    submit(page, services, "train")
 
 
 def test_a_run_is_started_cancelled_and_retried_from_the_page(

@@ -18,9 +18,9 @@ from support.chrome import Page, chrome
 from support.evaluations import RIGHT, WRONG, write_evaluation
 from support.integration import testgrad
 from support.retried import steps_of_a_retried_run
-from support.served import ENDED, ask, deployment_id, get, picture, prefect_database, runs_of, until
+from support.served import ENDED, ask, deployment_id, get, picture, prefect_database, runs_of, submit, until
 
-from deployments.deploy import WATCHER, deploy
+from deployments.deploy import RESTARTER, WATCHER, deploy
 from deployments.server_kinds import DATABASE_VARIABLE
 from deployments.services import Services, down, read_services, status, up
 from harness.verifier.verdict import Status
@@ -105,7 +105,7 @@ def test_up_serves_and_is_up_once(root: Path, services: Services, capsys: pytest
 
 def test_everything_is_deployed(services: Services) -> None:
     found = {entry["name"]: entry for entry in ask(services, "deployments/filter")}
-    assert set(found) == {"train", "evaluate", "collect", "build-pool", "warm-start", "export", "clean"}
+    assert set(found) == {"train", "restart", "evaluate", "collect", "build-pool", "warm-start", "export", "clean"}
     assert {entry["work_pool_name"] for entry in found.values()} == {"testgrad"}
     assert found["train"]["concurrency_limit"] == 1 or found["train"]["global_concurrency_limit"]["limit"] == 1
     assert [schedule["schedule"]["cron"] for schedule in found["evaluate"]["schedules"]] == ["23 * * * *"]
@@ -113,8 +113,9 @@ def test_everything_is_deployed(services: Services) -> None:
         "the clock's first run",
         lambda: [run for run in runs_of(services, "evaluate-checkpoint") if run["auto_scheduled"]],
     )
-    watchers = [entry["name"] for entry in ask(services, "automations/filter")]
-    assert watchers == [WATCHER]
+    automations = {entry["name"]: entry for entry in ask(services, "automations/filter")}
+    assert set(automations) == {WATCHER, RESTARTER}
+    assert automations[RESTARTER]["actions"][0]["deployment_id"] == found["restart"]["id"]
 
 
 def test_the_train_form_is_a_control_panel(page: Page, services: Services) -> None:
@@ -138,7 +139,7 @@ def test_a_custom_run_from_the_page(page: Page, services: Services, root: Path) 
         "if (on.ariaChecked === 'true') on.click(); return on.ariaChecked === 'false' })()",
         "the switch to be off",
     )
-    page.click("Submit")
+    submit(page, services, "clean")
     run = until("the run to end", lambda: next((run for run in runs_of(services, "clean") if _has_ended(run)), None))
     assert run["state_type"] == "COMPLETED", run["state"]
     assert run["parameters"]["what"]["apply"] is False

@@ -49,12 +49,14 @@ testgrad.__test__ = False  # type: ignore[attr-defined]  # for pytest, its name 
 
 
 def leftover_processes() -> list[str]:
-    """Processes that our commands started, directly or not, and that still live."""
+    """Processes that our commands started, directly or not, and that still live; sandboxes too, which bear no mark."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == str(TEMPORARY) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
+            line = " ".join(process.cmdline())
+            ours = f"{TEMPORARY}/" in line or process.environ().get(MARK) == str(TEMPORARY)
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"{process.pid} {line[:100]}")
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found

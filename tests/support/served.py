@@ -79,6 +79,22 @@ def runs_of(services: Services, flow: str) -> list[dict[str, Any]]:
     return list(ask(services, "flow_runs/filter", **filters))
 
 
+def submit(page: Page, services: Services, flow: str) -> None:
+    """Press Submit in a run form, again if the page tells that the server refused, as one with much to do may."""
+    known = {run["id"] for run in runs_of(services, flow)}
+    page.click("Submit")
+
+    def made() -> bool:
+        if any(run["id"] not in known and not run["auto_scheduled"] for run in runs_of(services, flow)):
+            return True
+        if "something went wrong" in str(page.run("document.body.innerText")).lower():
+            page.click("Close")
+            page.click("Submit")
+        return False
+
+    until(f"a run of {flow}", made, 120)
+
+
 def until(what: str, look: Callable[[], Any], patience: float = 900.0) -> Any:
     """What `look` finds in the end."""
     deadline = time.monotonic() + patience

@@ -1,7 +1,6 @@
 """One replica: a vLLM engine in a named Ray actor, which serves one weight version at a time."""
 
 import asyncio
-import logging
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,16 +9,16 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from trainer.rollout import Generation, Sampling
-from trainer.serving.adapters import NUMBER, room_for, write_adapters
+from trainer.serving.adapters import NUMBER, write_adapters
 from trainer.serving.boot import Boot
 from trainer.serving.buckets import Manifest
 from trainer.serving.cache_gauge import CacheGauge
 from trainer.serving.census import Standing
 from trainer.serving.config import ServingConfig
+from trainer.serving.engine import make_engine
 from trainer.serving.errors import ReplicaError, ReplicaLeaving
 from trainer.serving.phases import Memory, ReplicaPhase
 from trainer.serving.routing import read_routing
-from trainer.serving.transports import TRANSPORTS
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,44 +82,12 @@ class Replica:
             self._boot_ended.set()
 
     async def _boot(self, model_path: str, config: ServingConfig, extension: str, transport: str, serves: bool) -> None:
-        _log_to(self._log_file)
-        import torch
-        from vllm import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        args = AsyncEngineArgs(
-            model=model_path,
-            served_model_name=["policy"],
-            dtype=config.dtype,
-            max_model_len=config.window,
-            max_num_seqs=config.max_num_seqs,
-            tensor_parallel_size=config.tensor_parallel,
-            # one process for engine and worker: of two, the one that waits spins and takes a core from the other
-            distributed_executor_backend="uni" if config.tensor_parallel == 1 else None,
-            gpu_memory_utilization=config.gpu_memory_utilization,
-            enforce_eager=config.enforce_eager,
-            enable_prefix_caching=True,
-            # whole blocks are shared: the CPU's usual 128 tokens are longer than many a prompt
-            block_size=32,
-            # log-probs of the distribution that was sampled from, temperature included
-            logprobs_mode="processed_logprobs",
-            # the checkpoint's own generation defaults (top_k, penalties) must not bend what the learner models
-            generation_config="vllm",
-            weight_transfer_config={"backend": TRANSPORTS[transport].backend},
-            enable_sleep_mode=config.colocated,
-            enable_return_routed_experts=config.capture_routing,
-            enable_lora=config.lora_rank is not None,
-            max_lora_rank=room_for(config.lora_rank or 1),
-            # of the kernels for experts on GPUs, the ones whose weights lie as in a checkpoint, and can be read back
-            moe_backend="triton" if torch.cuda.is_available() else "auto",
-            worker_extension_cls=extension,
-            disable_log_stats=self._log_file is None,
-        )
         self._captures, self._patience = config.capture_routing, config.sync_timeout
         self._keeps_kv = config.kv_after_sync == "keep"
         if not serves:
             self._phase.version = None
-        self._engine = AsyncLLM.from_engine_args(args, stat_loggers=[self._cache.logger] if config.admission else None)
+        loggers = [self._cache.logger] if config.admission else None
+        self._engine = make_engine(model_path, config, extension, transport, self._log_file, loggers)
         await self._engine.update_weight_version(str(INITIAL_VERSION))
         if transport == "shared_memory":
             await self.init_transfer({})
@@ -396,15 +363,3 @@ def _spread(spans: Any, tokens: int) -> list[int]:
         for i in range(span.start, span.end):
             versions[i] = int(span.version)
     return versions
-
-
-def _log_to(log_file: str | None) -> None:
-    """Send vLLM's own log to the run's file instead of the screen."""
-    logging.getLogger("vllm").handlers.clear()
-    logging.getLogger("vllm").propagate = False
-    if log_file is None:
-        return
-    Path(log_file).parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(log_file)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logging.getLogger("vllm").addHandler(handler)

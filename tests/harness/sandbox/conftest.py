@@ -1,7 +1,9 @@
 """The backends that the contract tests run on."""
 
 import os
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,14 @@ from support.sandboxes import Make
 from harness.sandbox import Sandbox, SandboxConfig, create_sandbox
 
 ON_DOCKER = {"test_contract_exec", "test_contract_grading", "test_contract_hostile_files"}
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 def pytest_configure(config: pytest.Config) -> None:

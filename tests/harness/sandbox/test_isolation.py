@@ -1,8 +1,6 @@
 """What bubblewrap shows of the host, and where it refuses; the rest is in test_contract_confinement.py."""
 
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,14 +56,6 @@ def test_an_environment_in_a_closed_home_is_no_obstacle(monkeypatch: pytest.Monk
     bwrap_host._wheel_bwrap.cache_clear()
     assert copied != bwrap_path()
     require_isolation(SandboxConfig(bwrap=copied))
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach, unlike pytest's own."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 async def test_without_namespaces_nothing_runs(open_folder: Path) -> None:

@@ -1,23 +1,11 @@
 """The host directories of bubblewrap's workspaces; the rest is in test_contract_files.py."""
 
 import os
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from harness.sandbox import SandboxConfig, create_sandbox, sweep
 from harness.sandbox.leftovers import PREFIX, make_base, remove_base
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user can reach, unlike pytest's own."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
 
 
 async def test_stop_removes_whatever_was_left(open_folder: Path) -> None:

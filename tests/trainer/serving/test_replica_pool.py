@@ -211,7 +211,8 @@ async def test_sessions_of_one_that_leaves_go_on_with_others_and_it_is_asked_no_
     assert sessions_of(stays) == {"a", "b", "c", "d"}
 
 
-async def test_a_turn_of_one_that_leaves_is_finished(named):
+async def turn_of_one_that_leaves(named):
+    """A replica that stays and has session a; the pool; a turn under way on one that leaves; its answer to be."""
     stays, leaves = Actor(), Actor()
     named |= {0: stays, 1: leaves}
     pool, answer = await ReplicaPool.attach_serving("p/e"), asyncio.get_running_loop().create_future()
@@ -220,20 +221,18 @@ async def test_a_turn_of_one_that_leaves_is_finished(named):
     turn = asyncio.create_task(pool.generate([1], Sampling(), "b"))
     await asyncio.sleep(0.01)
     leaves.leaving = True
+    return stays, pool, turn, answer
+
+
+async def test_a_turn_of_one_that_leaves_is_finished(named):
+    stays, pool, turn, answer = await turn_of_one_that_leaves(named)
     await looked(pool)
     answer.set_result(generation([7]))
     assert (await turn).token_ids == [7] and sessions_of(stays) == {"a"}
 
 
 async def test_one_that_dies_while_it_leaves_costs_its_turn_which_is_asked_elsewhere(named):
-    stays, leaves = Actor(), Actor()
-    named |= {0: stays, 1: leaves}
-    pool, answer = await ReplicaPool.attach_serving("p/e"), asyncio.get_running_loop().create_future()
-    await ask(pool, "a")
-    leaves.generate = SimpleNamespace(remote=lambda *_: answer)
-    turn = asyncio.create_task(pool.generate([1], Sampling(), "b"))
-    await asyncio.sleep(0.01)
-    leaves.leaving = True
+    stays, _, turn, answer = await turn_of_one_that_leaves(named)
     del named[1]
     try:
         await dies()
