@@ -104,7 +104,8 @@ def run_matrix(world: World, steps: int, cuts: Sequence[Cut], mode: Mode, say: C
         _disturb(world, config, disturbed, journal, cuts, result, say)
         require_each_once(journal, steps)
         if mode == "sync":
-            result.first_other_step = first_difference(Evidence.of(reference), Evidence.of(journal))
+            other = first_difference(Evidence.of(reference), Evidence.of(journal))
+            result.first_other_step = result.first_other_step or other
     return result
 
 
