@@ -180,7 +180,7 @@ async def test_the_engine_arguments_that_are_shown_are_those_that_are_given(tmp_
 
     given = {}
     # booting sends vLLM's log to the replica's file
-    monkeypatch.setattr("trainer.serving.replica._log_to", lambda file: None)
+    monkeypatch.setattr("trainer.serving.engine._log_to", lambda file: None)
 
     def capture(**arguments):
         given.update(arguments)
