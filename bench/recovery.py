@@ -2,7 +2,8 @@
 
 A tiny policy in full precision, real engines, real sandboxes. SIGKILL goes to the flow's process on both sides of every
 file that a step leaves, and at random instants within; to a learner's rank, to the engine, to Prefect's server and to
-the whole Ray cluster in the middle of a step. The run is started again each time, by the same names.
+the whole Ray cluster in the middle of a step. The run is started again each time, by the same names. With
+`--trials workers` trials run in a Ray trial worker, which is struck too, at fewer points.
 
 `kill_points`: how many were carried out.
 `lost_trials`: trials that had ended and are gone, or are others than before.
@@ -34,15 +35,18 @@ POINTS = "TESTGRAD_CRASH_POINTS"
 
 def main() -> None:
     """Kill, start again, compare."""
-    options = arguments(__doc__ or "", mode=("sync", "one_step_off", "async"))
+    options = arguments(__doc__ or "", mode=("sync", "one_step_off", "async"), trials=("flow", "workers"))
+    workers = options.trials == "workers"
     cuts, steps = (quick_cuts(), 2) if options.quick else (all_cuts(), STEPS)
     if options.mode != "sync":
         cuts, steps = (quick_cuts_ahead(), 2) if options.quick else (all_cuts_ahead(), STEPS)
+    elif workers:
+        cuts, steps = worker_cuts(), 2
     if POINTS in os.environ:
         cuts = spread(cuts, int(os.environ[POINTS]))
     with scratch(options.root) as root, world(root) as found:
         say(f"{len(cuts)} kill points in {steps} steps")
-        result = run_matrix(found, steps, cuts, options.mode, say)
+        result = run_matrix(found, steps, cuts, options.mode, workers, say)
     _print(result)
 
 
@@ -77,6 +81,20 @@ def quick_cuts() -> list[Cut]:
         Cut("flow", 1, "sync.json", "before"),
         Cut("flow", 2, "groups.parquet", delay=0.3),
         Cut("flow", 2, "record.json", "before"),
+    ]
+
+
+def worker_cuts() -> list[Cut]:
+    """Trials run in a worker, which dies while it boots, in the middle of a trial, between two, and idle."""
+    return [
+        Cut("worker", 1, "groups.parquet", delay=1.5),
+        Cut("worker", 1, "trial.json", delay=0.3),
+        Cut("flow", 1, "trial.json", nth=3, delay=0.2),
+        Cut("worker", 1, "trial.json", nth=TRIALS),
+        Cut("flow", 1, "update.json", "before"),
+        Cut("worker", 2, "trial.json", "before"),
+        Cut("engine", 2, "trial.json", nth=2, delay=0.2),
+        Cut("flow", 2, "verdict.json", nth=2),
     ]
 
 

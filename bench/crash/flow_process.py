@@ -1,7 +1,6 @@
-"""The flow's process: `testgrad train` from the configuration on, with knives in it, and a policy that never wavers."""
+"""The flow's process: `testgrad train` from the configuration on, with knives in it."""
 
 import asyncio
-import dataclasses
 import os
 import sys
 import time
@@ -63,7 +62,6 @@ def main(start: Start) -> None:
         strike(start.cuts[number].victim, start.matrix, start.root, start.databases)
 
     sys.addaudithook(Knives(start.cuts, start.folder, cut))
-    _answer_greedily()
     with watching(on_event):
         asyncio.run(train(parse_config(start.values, "the crash matrix"), start.root))
 
@@ -72,19 +70,3 @@ def _print_to(path: Path) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
-
-
-def _answer_greedily() -> None:
-    """Have the engine take the likeliest token each time, at the log-probs of temperature 1.
-
-    A trial that is repeated after a crash then says what it said before, so that all weights must come out the same.
-    """
-    from trainer.rollout import Generation, Sampling
-    from trainer.serving.pool import ReplicaPool
-
-    sampled = ReplicaPool.generate
-
-    async def greedy(self: ReplicaPool, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
-        return await sampled(self, prompt_ids, dataclasses.replace(sampling, temperature=0.0), session_id)
-
-    ReplicaPool.generate = greedy  # type: ignore[method-assign]

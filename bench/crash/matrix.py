@@ -47,7 +47,7 @@ class Result:
     first_other_step: int | None = None
 
 
-def values(folder: Path, steps: int, mode: Mode) -> dict[str, Any]:
+def values(folder: Path, steps: int, mode: Mode, workers: bool) -> dict[str, Any]:
     """The run's config: a tiny policy in full precision, whose answers and weights are the same each time.
 
     What it needs is made in `folder`: a start that checks few tasks is soon at its first trial.
@@ -66,6 +66,7 @@ def values(folder: Path, steps: int, mode: Mode) -> dict[str, Any]:
         # one trial at a time: what is computed beside it changes how an answer is rounded
         "rollout": {
             "tasks_per_step": TASKS, "attempts_per_task": ATTEMPTS, "max_tokens_per_turn": 24, "concurrency": 1,
+            "workers": {"per_node": int(workers)},
         },
         "mode": mode,
         "algorithm": {"adv_estimator": "alternate_groups"}
@@ -78,8 +79,12 @@ def values(folder: Path, steps: int, mode: Mode) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run_matrix(world: World, steps: int, cuts: Sequence[Cut], mode: Mode, say: Callable[[str], None]) -> Result:
+def run_matrix(
+    world: World, steps: int, cuts: Sequence[Cut], mode: Mode, workers: bool, say: Callable[[str], None]
+) -> Result:
     """Run `steps` steps undisturbed, then again with all `cuts`, which come in the order of a run.
+
+    `workers`: trials run in a Ray trial worker, not in the flow's process.
 
     Which weights sample a trial that is sampled ahead depends on how long others take: in those modes the weights of
     the disturbed run are compared with themselves, before and after each time that an update was made again.
@@ -89,7 +94,7 @@ def run_matrix(world: World, steps: int, cuts: Sequence[Cut], mode: Mode, say: C
         MatrixError: a run does not come to its end.
         Lost: a step has trials too many, or too few.
     """
-    config = values(world.folder, steps, mode)
+    config = values(world.folder, steps, mode, workers)
     result = Result()
     say("the undisturbed run")
     quiet, disturbed = world.folder / "quiet", world.folder / "disturbed"

@@ -15,9 +15,10 @@ import psutil
 MARK = "TESTGRAD_CRASH_MATRIX"
 """Variable by which the processes of one matrix are told from everybody else's: `<matrix>:<part>`."""
 
-Victim = Literal["flow", "rank", "engine", "prefect", "ray", "disk", "databases"]
+Victim = Literal["flow", "worker", "rank", "engine", "prefect", "ray", "disk", "databases"]
 
 _PART: dict[Victim, tuple[str, str]] = {
+    "worker": ("ray", "ray::TrialWorker"),
     "rank": ("ray", "ray::LearnerRank"),
     "engine": ("ray", "ray::Replica"),
     "prefect": ("prefect", ""),

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from harness import syntax
+
 if TYPE_CHECKING:
     from harness.pool.schema import Grading
 
@@ -197,7 +199,7 @@ class _Modules:
             if not file.is_file():
                 raise ValueError(f"test {test_id} would lie in {file.name}, which tests/ does not have")
             try:
-                self._bodies[path] = ast.parse(file.read_bytes()).body
+                self._bodies[path] = syntax.parse(file.read_bytes()).body
             except (SyntaxError, ValueError, RecursionError) as error:
                 raise ValueError(f"{file} is not valid Python: {error}") from error
         return self._bodies[path]

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from harness import syntax
+
 _NOT_CODE = frozenset({"test", "tests", "testing", "doc", "docs", "examples", "scripts", "tools", "build"})
 
 
@@ -97,7 +99,7 @@ def _from_setup_cfg(text: str) -> Iterator[str]:
 
 
 def _from_setup(text: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(syntax.parse(text)):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setup"):
             for keyword in node.keywords:
                 value = keyword.value

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness import syntax
 from harness.proxy.conversation import Tool, ToolCall
 
 NAME = re.compile(r"[A-Za-z_][\w.:/-]{0,127}")
@@ -185,7 +186,7 @@ def _names(package: str, table: str) -> tuple[str, ...]:
     if spec is None or not spec.submodule_search_locations:
         return ()
     source = Path(spec.submodule_search_locations[0], package, "__init__.py").read_text()
-    for node in ast.parse(source).body:
+    for node in syntax.parse(source).body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == table for t in node.targets):
             return tuple(sorted(ast.literal_eval(node.value)))
     raise ToolParserError(f"vLLM's {package} has no {table}; this release of it is not known here")

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness import syntax
 from harness.pool.kinds import split_pytest_id
 from harness.verifier.sentinels import (
     ENOUGH,
@@ -54,7 +55,7 @@ class _Place:
 
 def add_pytest_sentinels(files: Mapping[str, bytes], test_ids: Sequence[str], rng: random.Random) -> SentinelTests:
     """Lay sentinels among the tests `test_ids` of `files` (path -> content), drawn from `rng`."""
-    trees = {path: ast.parse(files[path]) for path in sorted({split_pytest_id(i)[0] for i in test_ids})}
+    trees = {path: syntax.parse(files[path]) for path in sorted({split_pytest_id(i)[0] for i in test_ids})}
     places = list(_places(trees, rng.sample(test_ids, len(test_ids))))
     rng.shuffle(places)
     taken = {n.name for tree in trees.values() for n in ast.walk(tree) if isinstance(n, FunctionLike | ast.ClassDef)}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from harness import syntax
 from harness.verifier.wrong import UNCERTAIN, FunctionLike, expect_wrong
 
 FALSEHOODS = {
@@ -153,7 +154,7 @@ class Names:
 
 def _parse_modules(files: Mapping[str, bytes], test_ids: Sequence[str]) -> dict[str, ast.Module]:
     modules = {test_id.rsplit(".", 2)[0] for test_id in test_ids}
-    return {module: ast.parse(files[_path(module)]) for module in sorted(modules) if _path(module) in files}
+    return {module: syntax.parse(files[_path(module)]) for module in sorted(modules) if _path(module) in files}
 
 
 def _path(module: str) -> str:
@@ -197,7 +198,7 @@ def _framework(kind: str, names: Names, rng: random.Random) -> ast.FunctionDef:
 
 
 def parse_function(source: str) -> ast.FunctionDef:
-    node = ast.parse(source).body[0]
+    node = syntax.parse(source).body[0]
     assert isinstance(node, ast.FunctionDef)
     return node
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harness import syntax
+
 FunctionLike = ast.FunctionDef | ast.AsyncFunctionDef
 
 UNCERTAIN = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Try, ast.Yield, ast.YieldFrom)
@@ -145,7 +147,7 @@ def _is_own_variable(one: Expectation, test: FunctionLike) -> bool:
 def _helper(name: str, exact: bool, rng: random.Random) -> ast.stmt:
     step = _step(rng) if exact else rng.randrange(10**6, 10**9)
     code = _AT_RUN_TIME.format(name=name, step=step, share=0 if exact else 1, letter=rng.choice(_LETTERS))
-    return ast.parse(code).body[0]
+    return syntax.parse(code).body[0]
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -167,7 +169,11 @@ def wrong_literal(node: ast.expr, rng: random.Random, exact: bool) -> ast.expr |
     if not is_literal(node):
         return None
     value = wrong_value(ast.literal_eval(node), rng, exact)
-    return None if value is None else ast.parse(repr(value), mode="eval").body
+    if value is None:
+        return None
+    (statement,) = syntax.parse(repr(value)).body
+    assert isinstance(statement, ast.Expr)
+    return statement.value
 
 
 def wrong_value(value: Any, rng: random.Random, exact: bool = True) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from harness import syntax
 from harness.pool.builder.config import WriterConfig
 from harness.pool.builder.runner import TestEnd
 from harness.pool.kinds import split_pytest_id
@@ -140,7 +141,7 @@ def _task(report: Report) -> str:
 def _of_the_test(source: str, names: Sequence[str], line: int) -> tuple[str, str]:
     """The first sentence of a test's docstring, and the statement at `line` of its file."""
     try:
-        body: Sequence[ast.stmt] = ast.parse(source).body
+        body: Sequence[ast.stmt] = syntax.parse(source).body
     except (SyntaxError, ValueError, RecursionError):
         return "", ""
     node: ast.stmt | None = None

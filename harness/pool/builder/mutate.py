@@ -10,6 +10,7 @@ from typing import Any
 
 import libcst as cst
 
+from harness import syntax
 from harness.pool.builder.bugs import BUGS, Bug, Change, Place
 
 _MOST_LINES = 20_000
@@ -57,7 +58,7 @@ class SourceFile:
             if text.count("\n") > _MOST_LINES:
                 raise UnreadableSource(f"{path} has more than {_MOST_LINES} lines")
             self.module = cst.parse_module(text)
-            tree = ast.parse(text)
+            tree = syntax.parse(text)
         except (cst.ParserSyntaxError, SyntaxError, RecursionError, ValueError) as error:
             raise UnreadableSource(f"{path} cannot be parsed: {error}") from error
         self._codes = [self.module.code_for_node(statement) for statement in self.module.body]
@@ -93,11 +94,11 @@ class SourceFile:
             except (cst.CSTValidationError, TypeError, AttributeError, ValueError):
                 return None  # the change does not fit its place
             try:
-                tree = ast.parse(codes[top])
+                tree = syntax.parse(codes[top])
                 compile(tree, self.path, "exec", dont_inherit=True)
             except (SyntaxError, ValueError, RecursionError):
                 return None
-            if ast.dump(tree) == ast.dump(ast.parse(self._codes[top])):
+            if ast.dump(tree) == ast.dump(syntax.parse(self._codes[top])):
                 return None
         return self._compare(self._join(codes), [(top, codes[top]) for top in changed_tops])
 

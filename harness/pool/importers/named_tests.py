@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterable, Mapping
 
+from harness import syntax
+
 
 def find_tests(names: Iterable[str], files: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """pytest ids by name, and notes on the names that no file, or more than one, has.
@@ -27,7 +29,7 @@ def find_tests(names: Iterable[str], files: Mapping[str, str]) -> tuple[dict[str
 def _outline(text: str) -> dict[str, set[str] | None]:
     """Functions of a module (None), and of each class what it defines; an unknown base may define anything."""
     try:
-        body = ast.parse(text).body
+        body = syntax.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
         return {}
     found: dict[str, set[str] | None] = {}

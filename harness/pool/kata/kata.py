@@ -7,6 +7,8 @@ from functools import cached_property
 from textwrap import dedent
 from typing import Any
 
+from harness import syntax
+
 SOLUTION_FILE = "solution.py"
 TEST_MODULE = "test_solution"
 TEST_CLASS = "TestSolution"
@@ -32,7 +34,7 @@ class Kata:
     @cached_property
     def tree(self) -> ast.Module:
         """The parsed source; to be copied, never changed."""
-        return ast.parse(self.source)
+        return syntax.parse(self.source)
 
     @property
     def difficulty(self) -> str:
