@@ -17,7 +17,7 @@ import gc
 import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -222,7 +222,9 @@ def _served() -> Iterator[WaitingEngine]:
     async def served(*_: Any) -> AsyncIterator[Served]:
         yield Served(engine, ChatCodec(tokenizer), ToolReader(tokenizer, None, None), WINDOW)  # type: ignore[arg-type]
 
-    with patch.object(module, "served_policy", served):
+    # there is no Ray cluster, and so no replica to look after
+    kept = patch.object(module, "replicas_kept", lambda *_: nullcontext())
+    with patch.object(module, "served_policy", served), kept:
         yield engine
 
 

@@ -31,6 +31,7 @@ from harness.sandbox.guard import GuardedSandbox, guarded
 from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import Scaffold, ScaffoldConfig, Transcript, create_scaffold
 from harness.scaffolds.client import ProxyUnreachable
+from harness.turns import turn_of_loop
 from harness.verifier import protected_paths
 from trainer.rollout import Outcome, Rollout, Sampling
 
@@ -240,6 +241,7 @@ class _Trial:
             if session.infra_failure is not None and not session.proxy_failed:
                 raise PolicyFailure(session.infra_failure)
             outcome = _outcome(outcome, session)
+            await turn_of_loop()
             self._rollouts = self._select(session, scaffold.config, outcome)
             self.suspect = result.turns > 0
             if session.infra_failure is not None:

@@ -16,9 +16,9 @@ from harness.sandbox import SandboxConfig, require_isolation
 from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
+from tasks.calm import calm_process
 from tasks.draw import Group
 from tasks.groups import to_the_end
-from tasks.heap import calm_collector
 from tasks.keep_replicas import replicas_kept
 from tasks.run import RunRef
 from tasks.served_policy import Served, as_told, served_policy
@@ -91,7 +91,7 @@ async def fan_out(
                 async with trial_workers(setup, workers) as others:
                     yield FanOut(served, others.run, sampling, concurrency)
                 return
-            calm_collector()
+            calm_process()
             async with ProxyServer(served.policy, served.codec, served.window, tools=served.tools) as proxy:
 
                 async def launch(spec: TrialSpec) -> TrialResult:

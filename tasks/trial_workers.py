@@ -25,7 +25,7 @@ from harness.sandbox import SandboxConfig, require_isolation
 from harness.sandbox.owner import owned_by
 from harness.scaffolds.base import ScaffoldConfig
 from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with_retries
-from tasks.heap import calm_collector
+from tasks.calm import calm_process
 from tasks.run import RunRef
 from trainer.nodes import ROLLOUT, demand, nodes_for
 from trainer.rollout import Outcome
@@ -84,7 +84,7 @@ class TrialWorker:
         await asyncio.to_thread(require_isolation, setup.sandbox)
         await self._open.enter_async_context(reaping(setup.sandbox))
         served = await self._open.enter_async_context(setup.served())
-        calm_collector()
+        calm_process()
         self._proxy = await self._open.enter_async_context(
             ProxyServer(served.policy, served.codec, served.window, tools=served.tools)
         )

@@ -13,6 +13,7 @@ from harness.proxy.conversation import ChatMessage
 from harness.proxy.session import Session
 from harness.proxy.surfaces.base import Answer, Call, RequestError
 from harness.proxy.tool_calls import Reading, ToolReader
+from harness.turns import turn_of_loop
 from trainer.rollout import Generation, Policy, Sampling
 
 T = TypeVar("T")
@@ -69,6 +70,7 @@ class Answerer:
                 raise unauthorized()
             sampling = self._sampling(session, call, turn)
             generation = await self._generate(session, turn, sampling)
+            await turn_of_loop()
             text, stop_string = self._codec.decode_answer(generation, sampling.stop)
             reading = await self._read(text, generation, call)
             if session.closed:
@@ -237,6 +239,7 @@ async def _render(capture: Capture, turn: OpenTurn) -> None:
     """
     try:
         if turn.chars_to_render < _LONG_TEXT:
+            await turn_of_loop()
             capture.render(turn)
         else:
             await _to_its_end(asyncio.ensure_future(asyncio.to_thread(capture.render, turn)))
