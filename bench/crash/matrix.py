@@ -22,7 +22,7 @@ from harness.pool.kata import build_pool
 from tasks.journal import Journal, step_label
 from tasks.rollout_ledger import Mode
 
-POOL, TASKS, ATTEMPTS = 6, 2, 2
+POOL, TASKS, ATTEMPTS = 6, 2, 4
 TRIALS = TASKS * ATTEMPTS
 START_SECONDS = 1200.0
 """Longest that one start of the flow may take."""

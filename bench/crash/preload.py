@@ -8,10 +8,13 @@ import mlflow.store.tracking.sqlalchemy_store
 import pyarrow.dataset
 import ray
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 import flows.preflight.checks
 import flows.train
 import trainer.serving.replica
 
-__all__ = ["PreTrainedTokenizerFast", "alembic", "flows", "mlflow", "pyarrow", "ray", "torch", "trainer"]
+__all__ = [
+    "AutoConfig", "AutoTokenizer", "PreTrainedTokenizerFast", "alembic", "flows", "mlflow", "pyarrow", "ray", "torch",
+    "trainer",
+]  # fmt: skip
