@@ -1,7 +1,7 @@
 """No crash costs a trial: a run that is killed again and again ends with the weights of one that is left alone.
 
 It takes longer than all other tests together: `TESTGRAD_CRASH_POINTS=71` runs the whole matrix, a smaller number takes
-so many points of it.
+so many points of it, and with `TESTGRAD_TEST_POSTGRESQL=1` Prefect keeps its records in PostgreSQL meanwhile.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.integration import environment, leftover_files, leftover_processes, shared_memory
+from support.served import prefect_database
 
 POINTS = "TESTGRAD_CRASH_POINTS"
 
@@ -21,7 +22,8 @@ POINTS = "TESTGRAD_CRASH_POINTS"
 def test_no_crash_costs_a_trial_or_changes_a_weight(tmp_path: Path) -> None:
     before = shared_memory()
     command = [sys.executable, "-m", "bench.recovery", "--root", str(tmp_path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    with prefect_database():
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["kill_points"] >= int(os.environ[POINTS]) * 0.9, "some points were passed before they could be tried"
