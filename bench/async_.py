@@ -33,7 +33,7 @@ LEARNS = ("timing_s/score", "timing_s/update_actor", "timing_s/update_weights")
 def main() -> None:
     """Run the modes one after the other, and compare."""
     options = arguments(__doc__ or "")
-    steps, median = (3, 1.0) if options.quick else (14, 2.0)
+    steps, median = (3, 1.0) if options.quick else (14, 2.3)
     with scratch(options.root) as root:
         root.chmod(0o755)  # sandboxes have users of their own
         config = run_config(root, steps, median)

@@ -1,7 +1,8 @@
 """What all processes of a command use up together: the kernel limits each, and this watches the sum.
 
 The processes are found as the descendants of the sandbox's init, from outside, so nothing inside can hide one for long.
-A sum is looked at a few times a second: what grows faster may pass a limit for that long. Files that were deleted but
+A sum is looked at a few times a second, and the more often the less room is left: what grows faster may pass a limit
+for that long. Files that were deleted but
 are still open or mapped are counted too. Not seen are files on their way through a Unix socket (at most
 `open_files` of `file_bytes` each) and the kernel's own buffers of sockets and pipes.
 """
@@ -19,8 +20,13 @@ from harness.sandbox.base import WORKSPACE, SandboxConfig
 from harness.sandbox.tree import make_accessible
 
 _PERIOD = 0.25
+_BYTES_PER_SECOND = 2e9
+"""So fast are disk and memory filled at most, about: what is that near to its limit is looked at before it is there."""
 _SHARE = 25
 """One look may take this part of the time until the next one: a watch costs at most 1/25 of a CPU."""
+
+Room = tuple[str, int]
+"""The name of a limit that is passed, or an empty string; and how many bytes are left until then."""
 
 _DEPTH = 200
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,33 +39,44 @@ async def watch(config: SandboxConfig, init: int, workspace: Path) -> str:
 
     `init` is the host's id of the sandbox's first process. When this is cancelled no look goes on in a thread.
     """
-    due = dict.fromkeys((memory_passed, workspace_passed), time.monotonic() + _PERIOD)
+    begun = time.monotonic()
+    due = {
+        memory_left: begun + _until_full(config.total_memory_bytes),
+        workspace_left: begun + _until_full(config.workspace_bytes),
+    }
     while True:
         look = min(due, key=due.__getitem__)
         await asyncio.sleep(due[look] - time.monotonic())
         started = time.monotonic()
         thread = asyncio.ensure_future(asyncio.to_thread(look, config, init, workspace))
         try:
-            if name := await asyncio.shield(thread):
+            name, left = await asyncio.shield(thread)
+            if name:
                 return name
         except asyncio.CancelledError:
             await asyncio.wait({thread})
             raise
         now = time.monotonic()
-        due[look] = now + max(_PERIOD, _SHARE * (now - started))
+        due[look] = now + max(_until_full(left), _SHARE * (now - started))
 
 
-def memory_passed(config: SandboxConfig, init: int, workspace: Path) -> str:
-    """`total_memory_bytes` if the processes below `init` have more than that, else an empty string."""
+def _until_full(left: int) -> float:
+    """Seconds until one should look again at what so many bytes are left of."""
+    return min(_PERIOD, left / _BYTES_PER_SECOND)
+
+
+def memory_left(config: SandboxConfig, init: int, workspace: Path) -> Room:
+    """What the processes below `init` may still take of `total_memory_bytes`."""
     processes = descendants(init)
     memory = sum(map(_resident, processes))
     if memory > config.total_memory_bytes // 2:  # counts what is shared once for each: now exactly
         memory = sum(map(_proportional, processes))
-    return "total_memory_bytes" if memory > config.total_memory_bytes else ""
+    left = config.total_memory_bytes - memory
+    return "total_memory_bytes" if left < 0 else "", left
 
 
-def workspace_passed(config: SandboxConfig, init: int, workspace: Path) -> str:
-    """The limit that the workspace has passed, or an empty string."""
+def workspace_left(config: SandboxConfig, init: int, workspace: Path) -> Room:
+    """What the workspace may still take of `workspace_bytes`, unless it has passed that or `workspace_files`."""
     folder = os.open(workspace, _DIRECTORY)
     try:
         used = files = 0
@@ -67,16 +84,17 @@ def workspace_passed(config: SandboxConfig, init: int, workspace: Path) -> str:
         for status in _entries(folder, 0, config.workspace_files + 1):
             files += 1
             if status is None or files > config.workspace_files:
-                return "workspace_files"
+                return "workspace_files", 0
             if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
                 if status.st_ino in linked:
                     continue
                 linked.add(status.st_ino)
             used += status.st_blocks * _BLOCK
             if used > config.workspace_bytes:
-                return "workspace_bytes"
+                return "workspace_bytes", 0
         used += sum(_deleted_files(descendants(init), os.fstat(folder).st_dev).values())
-        return "workspace_bytes" if used > config.workspace_bytes else ""
+        left = config.workspace_bytes - used
+        return "workspace_bytes" if left < 0 else "", left
     finally:
         os.close(folder)
 
