@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from bench.crash.cuts import Cut
@@ -37,7 +36,10 @@ class MatrixError(RuntimeError):
 
 @dataclass
 class Result:
-    """What came out. `resumed` has, for starts after a cut, the seconds until the stage that was cut began again."""
+    """What came out. `resumed` has, for starts after a cut, the seconds until the stage that was cut began again.
+
+    `step_seconds` is what a step takes that is not cut, where that was measured.
+    """
 
     made: list[Cut] = field(default_factory=list)
     missed: list[Cut] = field(default_factory=list)
@@ -99,7 +101,6 @@ def run_matrix(
     say("the undisturbed run")
     quiet, disturbed = world.folder / "quiet", world.folder / "disturbed"
     reference = _undisturbed(world, config, steps, quiet)
-    result.step_seconds = median(_step_seconds(reference, steps))
     fills = any(cut.victim == "disk" for cut in cuts)
     with small_disk(disturbed) if fills else nullcontext() as has_end:
         if fills and not has_end:
@@ -111,6 +112,34 @@ def run_matrix(
         if mode == "sync":
             other = first_difference(Evidence.of(reference), Evidence.of(journal))
             result.first_other_step = result.first_other_step or other
+    return result
+
+
+def run_whole_steps(world: World, cuts: Sequence[Cut], say: Callable[[str], None]) -> Result:
+    """Run steps of the quickstart's size, on a policy of 47 M parameters, until the last one ends that is not cut.
+
+    Raises:
+        Leak, MatrixError, Lost: as `run_matrix` does.
+    """
+    steps, root = max(cut.step for cut in cuts) + 1, world.folder / "whole"
+    config = values(world.folder, steps, "sync", workers=False)
+    train = world.folder / "whole.parquet"
+    write_index(read_index(build_pool(world.folder / "pools" / "kata", bugs_per_function=1).train)[:16], train)
+    config |= {
+        "experiment": "whole",
+        "model": {"path": str(tiny_model(world.folder / "whole-model", hidden=768, layers=12))},
+        "rollout": {"tasks_per_step": 8, "attempts_per_task": 8, "max_tokens_per_turn": 80},
+        "learner": {"lr": 4e-5, "micro_batch_tokens": 1024},
+        "serving": {"window": 1024, "max_num_seqs": 64},
+    }
+    config["data"] |= {"train": str(train)}
+    result, journal = Result(), Journal(root / "crash" / "whole")
+    say("steps of the quickstart's size")
+    _disturb(world, config, root, journal, cuts, result, say)
+    require_each_once(journal, steps)
+    record = journal.stage(step_label(steps), "record.json")
+    assert record is not None, "the run has come to its end"
+    result.step_seconds = float(record["metrics"]["timing_s/step"])
     return result
 
 
@@ -204,11 +233,6 @@ def _cuts_made(start: Start) -> int:
 
 def _stage_began(start: Start, stage: str) -> float | None:
     return next((moment for moment, text in _notes(start) if text == stage), None)
-
-
-def _step_seconds(journal: Journal, steps: int) -> list[float]:
-    records = [journal.stage(step_label(step), "record.json") for step in range(1, steps + 1)]
-    return [float(record["metrics"]["timing_s/step"]) for record in records if record is not None]
 
 
 def _tail(start: Start) -> str:
