@@ -181,7 +181,7 @@ def _disturb(
         result.missed += [cut for cut in left if cut.is_past(journal.root)]
         left = [cut for cut in left if not cut.is_past(journal.root)]
         began = time.monotonic()
-        process, start = world.start(config, root, f"start-{number:03d}", _next_start(left))
+        process, start = world.start(config, root, f"{root.name}-{number:03d}", _next_start(left))
         _await(process, world, start)
         made = _cuts_made(start)
         if last is not None and (again := _stage_began(start, last.stage)) is not None:
