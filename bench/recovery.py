@@ -147,25 +147,25 @@ def spread(cuts: Sequence[Cut], number: int) -> list[Cut]:
 
 
 def _print(result: Result, whole: Result | None) -> None:
+    runs = [result, whole] if whole is not None else [result]
+    others = [run.first_other_step for run in runs if run.first_other_step is not None]
+    lost = sum(len(run.lost) for run in runs)
     rows = [[str(cut), f"{seconds:.1f}"] for cut, seconds in result.resumed]
-    lost = result.lost
     figures = {
         "kill_points": len(result.made),
-        "lost_trials": len(lost),
-        "weights_identical": result.first_other_step is None,
+        "lost_trials": lost,
+        "weights_identical": not others,
         "resume_seconds_p50": median(seconds for _, seconds in result.resumed),
     }
     if whole is not None:
         rows += [[f"of {whole.step_seconds:.1f} s a step, {cut}", f"{seconds:.1f}"] for cut, seconds in whole.resumed]
-        lost = lost + whole.lost
-        figures["lost_trials"] = len(lost)
         figures["resume_over_step"] = median(seconds for _, seconds in whole.resumed) / whole.step_seconds
-    if result.first_other_step is not None:
-        say(f"step {result.first_other_step} gave other weights than the run that was left alone")
+    for step in others:
+        say(f"step {step} gave other weights than the run that was left alone, or than before")
     for cut in result.missed:
         say(f"not carried out, the run had come to its end: {cut}")
     report("recovery: seconds until a cut stage goes on", ["cut", "seconds"], rows, figures)
-    if lost or result.first_other_step is not None:
+    if lost or others:
         raise Lost("trials were lost, or weights are others; see above")
 
 
