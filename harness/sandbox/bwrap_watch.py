@@ -37,13 +37,16 @@ _MAPPED = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +%b/.* \(dele
 async def watch(config: SandboxConfig, init: int, workspace: Path) -> str:
     """The name of the limit that a running command has passed; waits until there is one.
 
-    `init` is the host's id of the sandbox's first process. When this is cancelled no look goes on in a thread.
+    `init` is the host's id of the sandbox's first process. A limit that is passed at the first look may have been so
+    before: a short command, which may well remove something, is let alone. When this is cancelled no look goes on in a
+    thread.
     """
     begun = time.monotonic()
     due = {
         memory_left: begun + _until_full(config.total_memory_bytes),
         workspace_left: begun + _until_full(config.workspace_bytes),
     }
+    looked = set()
     while True:
         look = min(due, key=due.__getitem__)
         await asyncio.sleep(due[look] - time.monotonic())
@@ -51,13 +54,14 @@ async def watch(config: SandboxConfig, init: int, workspace: Path) -> str:
         thread = asyncio.ensure_future(asyncio.to_thread(look, config, init, workspace))
         try:
             name, left = await asyncio.shield(thread)
-            if name:
+            if name and (look in looked or time.monotonic() >= begun + _PERIOD):
                 return name
         except asyncio.CancelledError:
             await asyncio.wait({thread})
             raise
         now = time.monotonic()
-        due[look] = now + max(_until_full(left), _SHARE * (now - started))
+        due[look] = begun + _PERIOD if name else now + max(_until_full(left), _SHARE * (now - started))
+        looked.add(look)
 
 
 def _until_full(left: int) -> float:
