@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
+import pytest
 from support.integration import (
     TEMPORARY,
     command,
@@ -21,6 +22,9 @@ from support.integration import (
 )
 
 from tasks.journal import Journal
+
+# two runs with engines, beside other tests on two cores
+pytestmark = pytest.mark.timeout(1500)
 
 
 def metrics_of(journal: Journal, step: int) -> dict[str, float]:

@@ -41,7 +41,7 @@ def environment() -> dict[str, str]:
 def testgrad(*arguments: str | Path, root: Path) -> subprocess.CompletedProcess[str]:
     """Run testgrad to its end."""
     return subprocess.run(
-        command(*arguments, root=root), env=environment(), capture_output=True, text=True, timeout=500, check=False
+        command(*arguments, root=root), env=environment(), capture_output=True, text=True, timeout=900, check=False
     )
 
 
