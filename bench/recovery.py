@@ -12,7 +12,7 @@ the whole Ray cluster in the middle of a step. The run is started again each tim
 weights that it had given before.
 `resume_seconds_p50`: from the start of a flow whose engines outlived the one before to the stage that was cut, median.
 `resume_over_step`: the same of a run whose steps have the quickstart's size, cut in its second step, over its third;
-not measured in other modes, nor with workers.
+not measured in other modes, with workers, or with `--quick`.
 
 Flows are forked from a process that has imported all they need, and Ray outlives them. `TESTGRAD_CRASH_POINTS` takes
 only so many points.
@@ -48,7 +48,7 @@ def main() -> None:
     with scratch(options.root) as root, world(root) as found:
         say(f"{len(cuts)} kill points in {steps} steps")
         result = run_matrix(found, steps, cuts, options.mode, workers, say)
-        is_usual = options.mode == "sync" and not workers
+        is_usual = options.mode == "sync" and not workers and not options.quick
         whole = run_whole_steps(found, whole_step_cuts(), say) if is_usual else None
     _print(result, whole)
 
@@ -76,13 +76,19 @@ def all_cuts() -> list[Cut]:
 
 
 def quick_cuts() -> list[Cut]:
-    """Some of the most telling, in two steps."""
+    """A dozen of the most telling, in two steps."""
     return [
+        Cut("flow", 1, "groups.parquet", "before"),
         Cut("flow", 1, "trial.json", nth=2),
         Cut("flow", 1, "verdict.json", "before", nth=3),
+        Cut("prefect", 1, "verdict.json", nth=5),
         Cut("flow", 1, "update.json", "before"),
         Cut("flow", 1, "sync.json", "before"),
         Cut("flow", 2, "groups.parquet", delay=0.3),
+        Cut("flow", 2, "trial.json", "before", nth=5),
+        Cut("rank", 2, "batch.parquet", delay=0.05),
+        Cut("flow", 2, "update.json"),
+        Cut("flow", 2, "trials.parquet", "before"),
         Cut("flow", 2, "record.json", "before"),
     ]
 
