@@ -5,6 +5,7 @@
 
 import asyncio
 import os
+import signal
 
 import psutil
 import pytest
@@ -89,6 +90,7 @@ async def test_a_lost_node_costs_its_running_trials_and_nothing_else(nodes, sand
         assert not running.done() or await running
         assert set(workers_by_raylet().values()) == set(raylets.values()), "on the nodes for trials, and only there"
         ended = {path.name for path in run.journal.trials(LABEL)}
+        os.kill(raylets[lost], signal.SIGKILL)  # at once: trials are short
         await asyncio.to_thread(cluster.remove_node, lost, allow_graceful=False)
         result = await running
 
