@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from support.integration import (
     leftover_processes,
     shared_memory,
     testgrad,
+    wait_for,
 )
 
 from tasks.journal import Journal
@@ -67,7 +67,7 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
     assert [line.split(" ")[0] for line in lines] == ["step:1", "step:2", "step:3"]
     _assert_traces(root, {"1": 4, "2": 4, "3": 4})
     assert not leftover_processes() and not leftover_files()
-    _wait_for(lambda: shared_memory() <= before, 30)  # the guardian looks once the command has ended
+    wait_for(lambda: shared_memory() <= before, 30)  # the guardian looks once the command has ended
 
 
 def _assert_prefect_shows_the_run(services: dict) -> None:
@@ -136,7 +136,7 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_confi
 
     assert _interrupt(run_config, root, options, journal, signal.SIGKILL, trials=1) == -signal.SIGKILL
     # the run itself can tidy up nothing here, but no process may survive
-    _wait_for(lambda: not leftover_processes())
+    wait_for(lambda: not leftover_processes())
     for path in TEMPORARY.iterdir():
         shutil.rmtree(path, ignore_errors=True)  # its guardian may be at the same
     kept = _trials(journal)
@@ -144,7 +144,7 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_confi
 
     assert _interrupt(run_config, root, options, journal, signal.SIGINT, trials=len(kept) + 1) == 130
     assert not leftover_processes() and not leftover_files()
-    _wait_for(lambda: shared_memory() <= before, 30)  # the guardian looks once the command has ended
+    wait_for(lambda: shared_memory() <= before, 30)  # the guardian looks once the command has ended
     assert kept.items() <= _trials(journal).items()
     assert _state(root, "test/interrupted") == "stopped"
     kept = _trials(journal)
@@ -168,7 +168,7 @@ def _interrupt(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        _wait_for(lambda: len(journal.trials("step_000001")) >= trials or process.poll() is not None)
+        wait_for(lambda: len(journal.trials("step_000001")) >= trials or process.poll() is not None)
         assert process.poll() is None, "the run ended before it could be interrupted"
         os.kill(process.pid, ending)
         return process.wait(timeout=60)
@@ -190,13 +190,6 @@ def _assert_every_stage_ran(journal: Journal) -> None:
     accepted, drawn = (metrics[f"training/filter_groups/{name}_groups"] for name in ("accepted", "drawn"))
     assert (folder / "groups_refill_1.parquet").is_file() == (drawn > 2)
     assert accepted >= 2 or drawn > 2, "too few groups with a signal, and no more were drawn"
-
-
-def _wait_for(condition: object, seconds: float = 240.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "gave up waiting"
-        time.sleep(0.2)
 
 
 OTHER_ALGORITHM = [

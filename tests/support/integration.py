@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -70,3 +72,11 @@ def leftover_files() -> list[str]:
 def shared_memory() -> set[str]:
     """Files in shared memory that no living process has mapped: those of others, who test beside us, are in use."""
     return guardian.left_in_shared_memory()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 240.0) -> None:
+    """Return once it holds; fail if it does not within so long."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "gave up waiting"
+        time.sleep(0.2)
