@@ -7,6 +7,7 @@ purpose, a sync that never happens and one that lacks the tied output head; vers
 import asyncio
 import math
 import random
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,7 @@ async def _faults_caught(pool: Any, learner: Any, model: Path, batch: Path, step
     import torch
     from transformers import AutoModelForCausalLM
 
+    from trainer.serving.buckets import SharedBuffer
     from trainer.serving.replica import ReplicaError
     from trainer.serving.sender import ReplicaActors, send_weights
 
@@ -144,9 +146,9 @@ async def _faults_caught(pool: Any, learner: Any, model: Path, batch: Path, step
         )
     )
     tensors.pop("lm_head.weight")
-    largest = max(tensor.nbytes for tensor in tensors.values())
     try:
-        await asyncio.to_thread(send_weights, tensors.items(), ReplicaActors(pool.actors), step, largest, largest)
+        with closing(SharedBuffer(max(tensor.nbytes for tensor in tensors.values()))) as buffer:
+            await asyncio.to_thread(send_weights, tensors.items(), ReplicaActors(pool.actors), step, buffer)
         return False
     except Exception as error:
         if "lm_head.weight" not in str(error):

@@ -5,8 +5,8 @@ what training waits for: gathering, transfer, loading into the engine, and the p
 was sent. Syncs and copies take turns; medians. A copy writes all tensors, tied ones once, into memory that is in place.
 
 Figures: `seconds` of a sync and `gb_per_s` at 135 M, `vs_memcpy` (speed against the copy; at 135 M, 0.25 is the aim),
-`seconds_1_6m`, `seconds_500m` if memory allows, `peak_extra_buckets` (memory that a sync takes for a while, in units of
-its bucket, or of the largest tensor if that is larger: the most of the learner, shared memory included, and of the
+`seconds_1_6m`, `seconds_500m` if memory allows, `peak_extra_buckets` (memory that a sync takes, in units of its bucket,
+or of the largest tensor if that is larger: the most of the learner, with the shared memory, which it keeps, and of the
 replica's own; at most 2 is the aim), `learner_extra_buckets` and `replica_extra_buckets`.
 """
 
@@ -119,7 +119,7 @@ async def _measure(size: Size, model: Path) -> Measured:
         await learner.send_weights(1, replicas.actors, serving)
         peaks = await _Peaks.start(learner.actors[0], replicas.actors[0])
         await learner.send_weights(2, replicas.actors, serving)
-        sender, receiver = peaks.extra()
+        sender, receiver = peaks.extra(bucket)
         syncs, memcpys = [], []
         for version in range(3, 3 + SYNCS):
             started = time.perf_counter()
@@ -170,12 +170,10 @@ class _Peaks:
     async def start(cls, *actors: Any) -> "_Peaks":
         return cls([await actor.__ray_call__.remote(_give_back) for actor in actors])
 
-    def extra(self) -> list[int]:
-        """Bytes of each; memory that is shared with another process counts for its owner, the first actor."""
-        own = [_status(self._pids[0], "VmHWM") - self._before[0]]
-        for pid, before in zip(self._pids[1:], self._before[1:], strict=True):
-            own.append(_status(pid, "VmHWM") - before - BUCKET_MIB * 2**20)
-        return [max(nbytes, 0) for nbytes in own]
+    def extra(self, ring: int) -> list[int]:
+        """Bytes of each. The memory that they share counts for its owner, the first, which keeps it between syncs."""
+        more = [_status(pid, "VmHWM") - before for pid, before in zip(self._pids, self._before, strict=True)]
+        return [max(more[0], 0) + ring, *(max(nbytes - ring, 0) for nbytes in more[1:])]
 
 
 def _give_back(actor: Any) -> int:

@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,34 +48,53 @@ class Forecast:
 
 
 def forecast(
-    profile: Profile,
-    layout: Layout,
-    workload: Workload,
-    *,
-    steps: int,
-    seed: int = 0,
-    price: float | None = None,
-    replay: bool = False,
+    profile: Profile, layout: Layout, workload: Workload, *, steps: int, seed: int = 0, price: float | None = None
 ) -> Forecast:
-    """Simulate `steps` steps after some of warm-up. `price` is that of a node for an hour.
+    """Simulate `steps` steps in the midst of a long run. `price` is that of a node for an hour.
 
-    Groups are drawn by chance, and each trial of one from those that were measured; with `replay` they are the measured
-    ones in their order, again from the first when they are used up.
+    Groups are drawn by chance, and each trial of one from those that were measured.
 
     Raises:
         PlanError: the layout holds no replica.
     """
-    env, dice = simpy.Environment(), random.Random(seed)
+    dice = random.Random(seed)
+    groups = iter(lambda: dice.choices(dice.choice(profile.groups), k=workload.attempts_per_task), None)
+    return _simulated(profile, layout, workload, dice, groups, WARM_UP, steps, None, price)
+
+
+def replay(
+    profile: Profile, layout: Layout, workload: Workload, *, steps: int, skip: int = 0, ending: int = 0, seed: int = 0
+) -> Forecast:
+    """Simulate a run of `steps` steps from its beginning to its end, on the very groups that were measured, in order.
+
+    Neither its first `skip` steps are counted nor the last `ending`, in which fewer trials are in flight, and steps
+    wait for what is left. Groups that are needed beyond those that were measured are the first again.
+    """
+    dice, groups = random.Random(seed), itertools.cycle(profile.groups)
+    return _simulated(profile, layout, workload, dice, groups, skip, steps - skip - ending, steps, None)
+
+
+def _simulated(
+    profile: Profile,
+    layout: Layout,
+    workload: Workload,
+    dice: random.Random,
+    groups: Iterator[Shapes],
+    skip: int,
+    steps: int,
+    length: int | None,
+    price: float | None,
+) -> Forecast:
+    env = simpy.Environment()
     cluster = SimulatedCluster(env, profile, layout, workload, dice)
-    draw = _in_order(profile) if replay else _by_chance(profile, workload, dice)
-    trials = SimulatedTrials(cluster, workload, dice, draw)
-    training = Training(cluster, trials, layout, workload, lambda: dice.choice(profile.overhead))
+    trials = SimulatedTrials(cluster, workload, dice, groups)
+    training = Training(cluster, trials, layout, workload, lambda: dice.choice(profile.overhead), length)
     env.process(PROCESSES[layout.mode](training))
-    _run_until(env, training.steps, WARM_UP)
+    _run_until(env, training.steps, skip)
     busy_before, began = _busy(cluster), env.now
-    _run_until(env, training.steps, WARM_UP + steps)
+    _run_until(env, training.steps, skip + steps)
     busy = [after - before for after, before in zip(_busy(cluster), busy_before, strict=True)]
-    counted, seconds = training.steps[WARM_UP:], env.now - began
+    counted, seconds = training.steps[skip:], env.now - began
     ends = [began, *(step.ended for step in counted)]
     lengths = np.diff(ends)
     tokens: defaultdict[int, float] = defaultdict(float)
@@ -83,29 +102,20 @@ def forecast(
         for age, count in step.tokens_by_age.items():
             tokens[age] += count
     total, dropped = sum(tokens.values()), sum(step.dropped_groups for step in counted)
-    groups = steps * workload.tasks_per_step
+    taken = steps * workload.tasks_per_step
     return Forecast(
         layout,
         step_seconds=seconds / steps,
         step_error=float(lengths.std(ddof=1) / np.sqrt(steps)) if steps > 1 else float("nan"),
-        trials_per_s=groups * workload.attempts_per_task / seconds,
+        trials_per_s=taken * workload.attempts_per_task / seconds,
         tokens_per_s=total / seconds,
         idle_rollout=1 - sum(busy[1:]) / len(busy[1:]) / seconds,
         idle_learner=1 - busy[0] / seconds,
         mean_age=sum(age * count for age, count in tokens.items()) / max(total, 1.0),
         max_age=max(tokens),
-        dropped=dropped / (groups + dropped),
+        dropped=dropped / (taken + dropped),
         price_per_hour=price,
     )  # fmt: skip
-
-
-def _by_chance(profile: Profile, workload: Workload, dice: random.Random) -> Callable[[], Shapes]:
-    return lambda: dice.choices(dice.choice(profile.groups), k=workload.attempts_per_task)
-
-
-def _in_order(profile: Profile) -> Callable[[], Shapes]:
-    groups = itertools.cycle(profile.groups)
-    return lambda: next(groups)
 
 
 def _run_until(env: simpy.Environment, steps: Sequence[Step], count: int) -> None:

@@ -26,18 +26,23 @@ class Step:
 
 @dataclass
 class Training:
-    """What a mode acts on; `steps` are those that have ended."""
+    """What a mode acts on; `steps` are those that have ended, and `length` is how many the run has, None for no end."""
 
     cluster: SimulatedCluster
     trials: SimulatedTrials
     layout: Layout
     workload: Workload
     overhead: Callable[[], float]
+    length: int | None = None
     steps: list[Step] = field(default_factory=list)
 
     @property
     def env(self) -> simpy.Environment:
         return self.cluster.env
+
+    def known(self, steps: int) -> int:
+        """How many of so many steps, counted from the first, the run will come to."""
+        return steps if self.length is None else min(steps, self.length)
 
     def batch(self) -> simpy.Event:
         """The groups of one step, all begun now."""
@@ -70,12 +75,14 @@ def sync(training: Training) -> Steps:
 
 def one_step_off(training: Training) -> Steps:
     """The next step's trials run while this step's stragglers and its update do."""
-    pending = deque([training.batch(), training.batch()])
+    begun, pending = 0, deque[simpy.Event]()
     while True:
+        while begun < training.known(training.trials.version + 2):
+            pending.append(training.batch())
+            begun += 1
         yield training.prepare()
         done = yield pending.popleft()
         yield from training.learn(list(done.values()))
-        pending.append(training.batch())
 
 
 def asynchronous(training: Training) -> Steps:
@@ -90,7 +97,7 @@ def asynchronous(training: Training) -> Steps:
 
     def submit() -> None:
         """As many groups as the bound allows: those of the steps that the newest weights may still take part in."""
-        allowed = (trials.version + workload.max_staleness + 1) * workload.tasks_per_step
+        allowed = training.known(trials.version + workload.max_staleness + 1) * workload.tasks_per_step
         while counts["submitted"] - counts["dropped"] < allowed:
             counts["submitted"] += 1
             env.process(carry(trials.group()))

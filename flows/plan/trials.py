@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,11 +35,11 @@ class SimulatedTrials:
     """Runs groups of trials; `version` is that of the weights which replicas serve."""
 
     def __init__(
-        self, cluster: SimulatedCluster, workload: Workload, random: random.Random, draw: Callable[[], Shapes]
+        self, cluster: SimulatedCluster, workload: Workload, random: random.Random, groups: Iterator[Shapes]
     ) -> None:
         self.version = 0
         self._cluster, self._env, self._workload, self._random = cluster, cluster.env, workload, random
-        self._draw = draw
+        self._groups = groups
         self._slots = simpy.Resource(self._env, workload.concurrency * len(cluster.replicas))
 
     def group(self) -> simpy.Process:
@@ -48,7 +48,7 @@ class SimulatedTrials:
 
     def _group(self) -> Any:
         group = SimulatedGroup()
-        yield self._env.all_of([self._env.process(self._trial(shape, group)) for shape in self._draw()])
+        yield self._env.all_of([self._env.process(self._trial(shape, group)) for shape in next(self._groups)])
         return group
 
     def _trial(self, shape: TrialShape, group: SimulatedGroup) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.plan.forecast import forecast
+from flows.plan.forecast import forecast, replay
 from flows.plan.layout import Layout, Workload, layouts
 from flows.plan.profile import EngineSpeed, PlanError, Profile, TrialShape
 
@@ -141,9 +141,21 @@ def test_the_same_seed_gives_the_same_forecast():
 def test_a_replay_plays_the_measured_groups_in_their_order():
     measured = profile(groups=tuple((shape(tokens), shape(1)) for tokens in (50, 10, 20, 40)))
     asked = workload(tasks_per_step=2)
-    found = forecast(measured, APART["sync"], asked, steps=2, replay=True)
+    found = replay(measured, APART["sync"], asked, steps=2)
     assert found.step_seconds == pytest.approx((50 + 40) / 2 + 1)
     assert found.tokens_per_s == pytest.approx((50 + 10 + 20 + 40 + 4) / (2 * found.step_seconds))
+    assert replay(measured, APART["sync"], asked, steps=2, skip=1).step_seconds == pytest.approx(40 + 1)
+    assert replay(measured, APART["sync"], asked, steps=3, skip=2).step_seconds == pytest.approx(50 + 1), "the first"
+    assert replay(measured, APART["sync"], asked, steps=3, skip=1, ending=1).step_seconds == pytest.approx(40 + 1)
+
+
+@pytest.mark.parametrize("mode", ["one_step_off", "async"])
+@pytest.mark.parametrize("steps", [3, 12])
+def test_a_replay_samples_nothing_that_no_step_takes(mode, steps):
+    measured = profile(*[shape(10)] * 2, engine=EngineSpeed(crowd=1.0), update_base=0.1)
+    found = replay(measured, APART[mode], workload(tasks_per_step=1), steps=steps)
+    # the engine is never idle, but for what is left to do after the last trial
+    assert found.step_seconds * steps == pytest.approx(steps * 2 * 10, abs=0.3)
 
 
 def test_cost_is_that_of_all_nodes_for_the_trials_that_were_trained_on():

@@ -23,6 +23,7 @@ from trainer.batch import sampled_lengths, with_advantages
 from trainer.learner.config import LearnerConfig
 from trainer.learner.export import export_adapters, export_checkpoint
 from trainer.learner.group import LearnerGroup
+from trainer.serving.buckets import SharedBuffer
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.sender import ReplicaActors, send_weights
@@ -102,7 +103,7 @@ async def test_a_mixture_is_trained_by_replay_synced_and_exported(mixture: Path,
             name = "model.layers.1.mlp.experts.3.down_proj.weight"
             with pytest.raises(Exception, match=name):
                 left = {key: tensor for key, tensor in after.items() if key != name}
-                send_weights(left.items(), ReplicaActors(pool.actors), 2, 2**20, 2**20)
+                send_weights(left.items(), ReplicaActors(pool.actors), 2, SharedBuffer(2**20))
             assert await pool.versions() == [None]
         finally:
             await pool.shutdown()

@@ -6,6 +6,7 @@ and ours in between. On GPUs: tests/gpu.
 
 import contextlib
 import queue
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,9 +96,9 @@ class Worker:
     def start_sync(self) -> None:
         self.engine.start_weight_update()
 
-    def receive_bucket(self, bucket: dict[str, Any]) -> None:
+    def receive_bucket(self, bucket: dict[str, Any]) -> Callable[[], object]:
         # not update_weights, which only waits for the GPU in addition
-        self.engine.receive_weights(self.engine.parse_update_info(bucket))
+        return lambda: self.engine.receive_weights(self.engine.parse_update_info(bucket))
 
     def finish_sync(self, version: int, sent: dict[str, str]) -> list[str]:
         self.engine.finish_weight_update()
@@ -189,7 +190,8 @@ def test_handles_of_gpu_memory_pass_between_vllms_processes() -> None:
     with pytest.raises(TypeError, match="not serializable"):
         MsgpackEncoder().encode(update)
     sent: list[Any] = []
-    SyncClient(SimpleNamespace(receive_bucket=sent.append), 1).update_weights(update)  # type: ignore[arg-type]
+    replicas = SimpleNamespace(receive_bucket=lambda bucket: lambda: sent.append(bucket))
+    SyncClient(replicas, 1).update_weights(update)  # type: ignore[arg-type]
     received = MsgpackDecoder().decode(MsgpackEncoder().encode(sent[0]))
     engine = VerifiedIpc.__new__(VerifiedIpc)
     assert engine.parse_update_info(received).ipc_handles == handles

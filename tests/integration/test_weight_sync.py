@@ -3,7 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 import ray
 import torch
-from support.in_flight import copy_of, differences, sampled_across_syncs
+from support.in_flight import copy_of, differences, differences_on_kept_kv, sampled_across_syncs
 from support.rollouts import write_batch
 from transformers import AutoModelForCausalLM
 
@@ -23,6 +24,7 @@ from trainer.learner.group import LearnerGroup
 from trainer.placement import find_or_start
 from trainer.rollout import Generation, Sampling
 from trainer.serving.admission import AdmissionConfig
+from trainer.serving.buckets import SharedBuffer
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 from trainer.serving.replica import ReplicaError
@@ -72,7 +74,8 @@ async def sync_by(target: ReplicaActors, named: Iterable[tuple[str, torch.Tensor
     # a buffer of two largest tensors, so that layers come in several portions and memory is used again
     named = list(named)
     largest = max(tensor.nbytes for _, tensor in named)
-    return await asyncio.to_thread(send_weights, named, target, version, largest, 2 * largest)
+    with closing(SharedBuffer(2 * largest)) as buffer:
+        return await asyncio.to_thread(send_weights, named, target, version, buffer)
 
 
 async def refuses_until_a_whole_sync(pool: ReplicaPool, policy: torch.nn.Module, version: int) -> None:
@@ -140,7 +143,7 @@ class Meddler(ReplicaActors):
 
     name = "model.layers.0.mlp.up_proj.weight"
 
-    def receive_bucket(self, bucket: dict[str, Any]) -> None:
+    def receive_bucket(self, bucket: dict[str, Any]) -> Callable[[], object]:
         for record in bucket["records"]:
             if record["name"] == self.name:
                 with open(bucket["path"], "r+b", buffering=0) as memory:
@@ -148,7 +151,7 @@ class Meddler(ReplicaActors):
                     byte = memory.read(1)[0]
                     memory.seek(record["offset"] + 1234)
                     memory.write(bytes([byte ^ 4]))
-        super().receive_bucket(bucket)
+        return super().receive_bucket(bucket)
 
 
 async def test_one_byte_that_changes_on_the_way_is_caught(pool: ReplicaPool, policy: torch.nn.Module) -> None:
@@ -192,7 +195,7 @@ def sender_that_dies() -> type:
                         os.kill(os.getpid(), signal.SIGKILL)
                     yield item
 
-            send_weights(until_the_end(), ReplicaActors(replicas), 15, largest, largest)
+            send_weights(until_the_end(), ReplicaActors(replicas), 15, SharedBuffer(largest))
 
     return Sender
 
@@ -274,6 +277,35 @@ async def test_each_token_is_of_the_weights_it_names_however_often_a_sync_froze_
     policy.load_state_dict(newest)
     assert len(set.union(*seen)) == 21 and max(map(len, seen)) > 2, "generations went on across syncs"
     assert max(differ) < 1e-4
+
+
+async def test_kept_kv_is_what_older_weights_computed_and_only_frozen_requests_use_it(
+    cluster: None, model_folder: Path, policy: torch.nn.Module
+) -> None:
+    """`kv_after_sync: keep`: new weights on the very keys and values that old ones left, and no other."""
+    config = ServingConfig(dtype="float32", window=512, kv_after_sync="keep")
+    keeping = await ReplicaPool.start(f"sync/{model_folder.name}/keep", model_folder, config)
+    weights, kept, recomputed = {}, [], []
+
+    async def change() -> None:
+        version = 1 + len(weights)
+        perturb(policy)
+        await sync(keeping, tensors(policy), version)
+        weights[version] = copy_of(policy)
+
+    try:
+        await change()
+        # asked for again and again, so that later requests begin like those whose KV is old
+        finished = await sampled_across_syncs(keeping, [PROMPT, PROMPT[:50]], 200, change, 8)
+    finally:
+        await keeping.shutdown()
+    newest = copy_of(policy)
+    for prompt, answer in finished:
+        kept.append(differences_on_kept_kv(policy, weights, prompt, answer).max().item())
+        recomputed.append(differences(policy, weights, prompt, answer).max().item())
+    policy.load_state_dict(newest)
+    assert max(kept) < 1e-4
+    assert max(recomputed) > 1e-2, "a generation must have gone on across a sync, or this test shows nothing"
 
 
 async def test_stop_strings_end_an_answer_with_the_tokens_that_complete_them(pool: ReplicaPool) -> None:

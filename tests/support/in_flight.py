@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
 
 import torch
+from transformers import DynamicCache
 
 from trainer.rollout import Generation, Sampling
 from trainer.serving.pool import ReplicaPool
@@ -62,8 +64,28 @@ def differences(
         policy.load_state_dict(weights[version])
         with torch.no_grad():
             logits = policy(ids).logits[0, len(prompt) - 1 : -1]
-            logits[:, policy.config.eos_token_id] = -torch.inf  # as min_tokens has it
-            logprobs = logits.log_softmax(-1)
-        mine = logprobs.gather(-1, ids[0, len(prompt) :, None])[:, 0]
-        expected = torch.where(versions == version, mine, expected)
+        expected = torch.where(versions == version, _logprobs(policy, logits, ids[0, len(prompt) :]), expected)
     return (expected - torch.tensor(generation.logprobs)).abs()
+
+
+def differences_on_kept_kv(
+    policy: torch.nn.Module, weights: dict[int, Weights], prompt: Sequence[int], generation: Generation
+) -> torch.Tensor:
+    """The same, where keys and values stay as the weights computed them under which their tokens were read."""
+    ids = torch.tensor([[*prompt, *generation.token_ids]])
+    cache, expected, read = DynamicCache(config=policy.config), [], 0
+    for version, tokens in groupby(generation.weight_versions):
+        policy.load_state_dict(weights[version])
+        # a token is sampled by the weights that read the one before it
+        count = len(list(tokens))
+        end = max(read, len(prompt) - 1) + count
+        with torch.no_grad():
+            logits = policy(ids[:, read:end], past_key_values=cache).logits[0, -count:]
+        expected.append(_logprobs(policy, logits, ids[0, end + 1 - count : end + 1]))
+        read = end
+    return (torch.cat(expected) - torch.tensor(generation.logprobs)).abs()
+
+
+def _logprobs(policy: torch.nn.Module, logits: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+    logits[:, policy.config.eos_token_id] = -torch.inf  # as min_tokens has it
+    return logits.log_softmax(-1).gather(-1, sampled[:, None])[:, 0]

@@ -1,5 +1,6 @@
 """Whole tensors out of ZeRO-3 shards, a bucket at a time, under the names that a checkpoint of the model has."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +41,9 @@ class WeightSource:
         self._parameters = dict(engine.module.named_parameters(remove_duplicate=False))
         recipes = checkpoint_layout(engine.module, self._parameters) if layout is None else layout
         self._layout = list(_ties_together(recipes, self._parameters))
-        self._dtype, self._bucket_bytes = dtype, bucket_bytes
+        self._dtype = dtype
+        # one rank holds all of it: nothing is copied, but by DeepSpeed where it is asked for a parameter by itself
+        self._bucket_bytes = bucket_bytes if _is_partitioned() else sys.maxsize
 
     def metadata(self) -> list[TensorMeta]:
         """Name, type and shape of all tensors in the order of iteration, without a collective."""
@@ -118,6 +121,12 @@ def _buckets(
         size += nbytes
     if bucket:
         yield bucket
+
+
+def _is_partitioned() -> bool:
+    import torch.distributed as dist
+
+    return not dist.is_initialized() or dist.get_world_size() > 1
 
 
 def _shape(parameter: torch.nn.Parameter) -> torch.Size:

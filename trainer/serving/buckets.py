@@ -5,7 +5,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 from trainer.serving.checksum import checksum
 
 ALIGNMENT = 64
-PORTIONS = 2
-"""Parts of the ring that are sent at a time: while one is read, the next is written."""
+PORTIONS = 4
+"""Parts of the ring that are sent at a time: while one is read and one waits for it, the next is written."""
 
 
 class WeightSyncError(RuntimeError):
@@ -213,10 +213,8 @@ class SharedReader:
         return tensor
 
     def read_all(self, records: Sequence[TensorRecord]) -> list[tuple[str, torch.Tensor]]:
-        """The tensors by name; see `read`. On as many threads as torch may use; tied ones are read once."""
-        places = {record.placed(): record for record in records}
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            tensors = dict(zip(places, pool.map(self.read, places.values()), strict=True))
+        """The tensors by name; see `read`. Tied ones are read once."""
+        tensors = {place: self.read(record) for place, record in {r.placed(): r for r in records}.items()}
         return [(record.name, tensors[record.placed()]) for record in records]
 
     def holds(self, tensor: torch.Tensor) -> bool:

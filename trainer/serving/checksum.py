@@ -14,10 +14,8 @@ import torch
 
 ROW = 1024
 """Words in a row."""
-CHUNK = 64
-"""Rows that are summed at once on the CPU: few enough to stay in its cache for the second time."""
-DEVICE_CHUNK = 4096
-"""The same on other devices, which want long calls: 32 MiB."""
+CHUNK = 4096
+"""Rows that are summed at once on an accelerator, which wants long calls: 32 MiB."""
 HALF = 4
 """Bytes by which the second reading of a row is late."""
 
@@ -42,6 +40,18 @@ def to_text(lazy: torch.Tensor) -> str:
 def lazy_checksum(tensor: torch.Tensor) -> torch.Tensor:
     """The checksum as two int64 on the tensor's device, where their computation may still be under way."""
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return _on_cpu(data) if data.device.type == "cpu" else _on_device(data)
+
+
+def _on_cpu(data: torch.Tensor) -> torch.Tensor:
+    # what compiles it takes half a second to be imported
+    from trainer.serving.checksum_kernel import checksum_words
+
+    return torch.from_numpy(checksum_words(data.numpy(), *multipliers()).view(np.int64))
+
+
+def _on_device(data: torch.Tensor) -> torch.Tensor:
+    """The same with operations that every device has."""
     words = _row_sums(data)
     while len(words) > 2:
         words = _row_sums(words.view(torch.uint8))
@@ -60,28 +70,9 @@ def _row_sums(data: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_rows(data: torch.Tensor) -> torch.Tensor:
-    if data.device.type == "cpu":
-        return _sum_rows_numpy(data)
-    return _sum_rows_torch(data)
-
-
-def _sum_rows_numpy(data: torch.Tensor) -> torch.Tensor:
-    rows = data.numpy().reshape(-1, 8 * ROW)
-    first, second = multipliers()
-    sums = np.empty((len(rows), 2), np.uint64)
-    for start in range(0, len(rows), CHUNK):
-        chunk = rows[start : start + CHUNK]
-        out = sums[start : start + CHUNK]
-        out[:, 0] = np.einsum("ij,j->i", chunk.view(np.uint64), first)
-        out[:, 1] = np.einsum("ij,j->i", chunk[:, HALF : HALF - 8].view(np.uint64), second)
-    return torch.from_numpy(sums.reshape(-1).view(np.int64))
-
-
-def _sum_rows_torch(data: torch.Tensor) -> torch.Tensor:
-    """The same with operations that every device has."""
     first, second = (torch.from_numpy(numbers.view(np.int64)).to(data.device) for numbers in multipliers())
     sums = []
-    for chunk in data.view(-1, 8 * ROW).split(DEVICE_CHUNK):
+    for chunk in data.view(-1, 8 * ROW).split(CHUNK):
         late = chunk[:, HALF : HALF - 8].clone(memory_format=torch.contiguous_format).view(torch.int64)
         sums.append(torch.stack([(_words(chunk) * first).sum(1), (late * second).sum(1)], 1))
     return torch.cat(sums).view(-1)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from typing import Any, Protocol
 
 import torch
@@ -20,11 +19,11 @@ from trainer.serving.buckets import (
 
 
 class SyncTarget(Protocol):
-    """The replicas, all at once; each call returns when every replica has done it."""
+    """The replicas, all at once. A call returns when every replica has done it, or something that waits for that."""
 
     def start_sync(self) -> None: ...
 
-    def receive_bucket(self, bucket: dict[str, Any]) -> None: ...
+    def receive_bucket(self, bucket: dict[str, Any]) -> Callable[[], object]: ...
 
     def finish_sync(self, version: int, sent: Manifest) -> list[str]: ...
 
@@ -36,13 +35,14 @@ class ReplicaActors:
         self._actors = actors
 
     def start_sync(self) -> None:
-        self._all(lambda actor: actor.start_sync.remote())
+        self._asked(lambda actor: actor.start_sync.remote())()
 
-    def receive_bucket(self, bucket: dict[str, Any]) -> None:
-        self._all(lambda actor: actor.receive_bucket.remote(bucket))
+    def receive_bucket(self, bucket: dict[str, Any]) -> Callable[[], object]:
+        """Ask for it at once, so that an engine has the next portion when it is done with one."""
+        return self._asked(lambda actor: actor.receive_bucket.remote(bucket))
 
     def finish_sync(self, version: int, sent: Manifest) -> list[str]:
-        return self._all(lambda actor: actor.finish_sync.remote(version, sent))
+        return self._asked(lambda actor: actor.finish_sync.remote(version, sent))()
 
     def init_transfer(self, infos: Sequence[dict[str, Any]]) -> None:
         """Connect each replica to the learner as its info says."""
@@ -53,14 +53,15 @@ class ReplicaActors:
     def __len__(self) -> int:
         return len(self._actors)
 
-    def _all(self, call: Callable[[Any], Any]) -> Any:
+    def _asked(self, call: Callable[[Any], Any]) -> Callable[[], Any]:
         import ray
 
-        return ray.get([call(actor) for actor in self._actors])
+        calls = [call(actor) for actor in self._actors]
+        return lambda: ray.get(calls)
 
 
 def send_weights(
-    tensors: Iterable[tuple[str, torch.Tensor]], target: SyncTarget, version: int, largest: int, bucket_bytes: int
+    tensors: Iterable[tuple[str, torch.Tensor]], target: SyncTarget, version: int, buffer: SharedBuffer
 ) -> str:
     """Send all `tensors` as weight `version`. Returns their fingerprint, which every replica has confirmed.
 
@@ -70,7 +71,7 @@ def send_weights(
     Args:
         tensors: Each may be lent until the next is asked for; one that comes again at once under another name, as a
             tied one does, is written once.
-        largest: bytes of the largest tensor, the least size of the buffer.
+        buffer: What they go through, with room for the largest of them. Nobody reads it any more when this returns.
 
     Raises:
         WeightSyncError: a replica holds other weights than were sent.
@@ -78,17 +79,14 @@ def send_weights(
     """
     stream = iter(tensors)
     try:
-        with closing(SharedBuffer(max(bucket_bytes, largest))) as buffer, ThreadPoolExecutor(1) as caller:
+        with ThreadPoolExecutor(1) as waiter:
             # the first portion is written while the replicas freeze their requests
-            started = caller.submit(target.start_sync)
+            started = waiter.submit(target.start_sync)
 
-            def receive(bucket: dict[str, Any]) -> None:
+            def send(portion: list[TensorRecord]) -> Future[object]:
                 started.result()
-                target.receive_bucket(bucket)
-
-            def send(portion: list[TensorRecord]) -> Future[None]:
                 bucket = {"path": buffer.path, "size": buffer.size, "records": record_fields(portion)}
-                return caller.submit(receive, bucket)
+                return waiter.submit(target.receive_bucket(bucket))
 
             sent = manifest(fill_buckets(stream, buffer, send))
             started.result()

@@ -105,6 +105,11 @@ class VerifiedShm(Verified, ShmTransferEngine):
             return super()._load(model, weights)
         return self._landings.land(weights)
 
+    def _keep_what_waits(self, reader: SharedReader) -> None:
+        # what was put in place is not held by vLLM
+        if self._landings is None:
+            super()._keep_what_waits(reader)
+
     def _checksum(self, name: str, tensor: torch.Tensor) -> str:
         """It was compared when the tensor was read, and need not be computed again."""
         return self._checksums[name]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from trainer.serving.buckets import Manifest, TensorRecord, manifest, type_name
+from trainer.serving.buckets import Manifest, SharedBuffer, TensorRecord, manifest, type_name
 from trainer.serving.checksum import lazy_checksum, to_text
 from trainer.serving.config import ServingConfig
 from trainer.serving.sender import ReplicaActors, SyncTarget, confirm, send_weights
@@ -110,19 +110,34 @@ class WeightSender:
 
 @register_transport("shared_memory")
 class SharedMemory(Transport):
-    """Through a ring in the memory of the machine that rank 0 and the replicas share."""
+    """Through a ring in the memory of the machine that rank 0 and the replicas share.
+
+    The ring is kept from sync to sync: to get its pages anew would take longer than to fill them.
+    """
 
     backend = "testgrad_shm"
 
+    def __init__(self, rank: int, config: ServingConfig) -> None:
+        super().__init__(rank, config)
+        self._ring: SharedBuffer | None = None
+
     def send(self, source: Source, replicas: Replicas, version: int) -> str | None:
         if self.rank == 0:
-            return send_weights(source, replicas, version, source.largest_bytes, self.bucket_bytes)
+            return send_weights(source, replicas, version, self._ring_for(source.largest_bytes))
         for _ in source:
             pass
         return None
 
+    def _ring_for(self, largest: int) -> SharedBuffer:
+        if self._ring is None or self._ring.size < largest:
+            self.close()
+            self._ring = SharedBuffer(max(self.bucket_bytes, largest))
+        return self._ring
+
     def close(self) -> None:
-        """Nothing lasts beyond a sync."""
+        if self._ring is not None:
+            self._ring.close()
+        self._ring = None
 
 
 class Noted:
@@ -182,7 +197,7 @@ class SyncClient:
         # what vLLM's processes send each other are plain values: handles of CUDA IPC go as bytes, see `VerifiedIpc`
         if HANDLES in update_info:
             update_info = update_info | {HANDLES: pickle.dumps(update_info[HANDLES])}
-        self._replicas.receive_bucket(update_info)
+        self._replicas.receive_bucket(update_info)()
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """`weight_version` is vLLM's; the one that counts is `version`."""

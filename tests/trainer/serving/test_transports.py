@@ -5,11 +5,13 @@ The trainer engine here makes vLLM's calls in vLLM's order; vLLM's own are drive
 
 import pickle
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from pydantic import ValidationError
+from support.buckets import read_bucket
 
 from trainer.learner.config import LearnerConfig
 from trainer.serving.buckets import TensorRecord, WeightSyncError, digest, manifest
@@ -106,7 +108,7 @@ class Replicas:
 
     def receive_bucket(self, bucket):
         self.calls.append("update")
-        self.received |= bucket
+        return lambda: self.received.update(bucket)
 
     def finish_sync(self, version, sent):
         self.calls.append(f"finish {version}")
@@ -238,3 +240,30 @@ def test_ranks_that_do_not_send_read_along():
     source = Source()
     assert WeightSender(1).send(source, ["a"], 1, ServingConfig(), gpus=False) is None
     assert source.read == [name for name, _ in TENSORS]
+
+
+class Readers(Replicas):
+    """Replicas on this machine, which read what lies in the ring."""
+
+    def __init__(self):
+        super().__init__()
+        self.rings = []
+
+    def receive_bucket(self, bucket):
+        self.rings.append((bucket["path"], bucket["size"]))
+        records = read_bucket(bucket["path"], bucket["size"], bucket["records"])
+        return lambda: self.received.update({record.name: tensor for record, tensor in records})
+
+
+def test_the_ring_is_kept_between_syncs_until_a_tensor_does_not_fit():
+    replicas, link = Readers(), TRANSPORTS["shared_memory"](0, ServingConfig(bucket_mib=1))
+    for version in (1, 2):
+        assert link.send(Source(), replicas, version) == digest(replicas.sent)
+    large = Source([("large", torch.ones(2**19))])
+    large.largest_bytes = 2**21
+    replicas.received.clear()
+    assert link.send(large, replicas, 3) == digest(replicas.sent)
+    assert [size for _, size in dict.fromkeys(replicas.rings)] == [2**20, 2**21]
+    path, _ = replicas.rings[-1]
+    link.close()
+    assert not Path(path).exists()
