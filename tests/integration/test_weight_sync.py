@@ -285,7 +285,8 @@ async def test_kept_kv_is_what_older_weights_computed_and_only_frozen_requests_u
     """`kv_after_sync: keep`: new weights on the very keys and values that old ones left, and no other."""
     config = ServingConfig(dtype="float32", window=512, kv_after_sync="keep")
     keeping = await ReplicaPool.start(f"sync/{model_folder.name}/keep", model_folder, config)
-    weights, kept, recomputed = {}, [], []
+    weights: dict[int, dict[str, torch.Tensor]] = {}
+    kept, recomputed = [], []
 
     async def change() -> None:
         version = 1 + len(weights)
@@ -296,7 +297,7 @@ async def test_kept_kv_is_what_older_weights_computed_and_only_frozen_requests_u
     try:
         await change()
         # asked for again and again, so that later requests begin like those whose KV is old
-        finished = await sampled_across_syncs(keeping, [PROMPT, PROMPT[:50]], 200, change, 8)
+        finished = await sampled_across_syncs(keeping, [PROMPT, list(range(60, 130))], 60, change, 8)
     finally:
         await keeping.shutdown()
     newest = copy_of(policy)
@@ -304,8 +305,8 @@ async def test_kept_kv_is_what_older_weights_computed_and_only_frozen_requests_u
         kept.append(differences_on_kept_kv(policy, weights, prompt, answer).max().item())
         recomputed.append(differences(policy, weights, prompt, answer).max().item())
     policy.load_state_dict(newest)
-    assert max(kept) < 1e-4
-    assert max(recomputed) > 1e-2, "a generation must have gone on across a sync, or this test shows nothing"
+    assert len(finished) > 2 and max(kept) < 1e-3
+    assert max(recomputed) > 0.1, "a generation must have gone on across a sync, or this test shows nothing"
 
 
 async def test_stop_strings_end_an_answer_with_the_tokens_that_complete_them(pool: ReplicaPool) -> None:
