@@ -25,6 +25,8 @@ STALENESS = 1
 """With a larger bound, runs of this length would be over before they have come to a steady state."""
 SKIPPED = 2
 """First steps that are not counted: engines warm up, and what is sampled ahead gets its lead."""
+STILL = "learner.lr=1e-12"
+"""No policy learns: how many groups carry a signal, and so how long an update takes, would differ from run to run."""
 ENDING = STALENESS + 1
 """Last steps that are not counted: no more trials begin, and a step may wait for a straggler that took the place of a
 dropped group, of which the journal of another mode knows nothing."""
@@ -48,7 +50,7 @@ def _compare(root: Path, groups: int, modes: tuple[str, ...], steps: int) -> lis
     root.mkdir(exist_ok=True)
     path = run_config(root, steps, median=1.0, groups=groups)
     for mode in modes:
-        run_mode(root, path, mode, steps, f"staleness.max_staleness={STALENESS}")
+        run_mode(root, path, mode, steps, f"staleness.max_staleness={STALENESS}", STILL)
     runs = root / "runs"
     # what is measured of engines that warm up says nothing, but their trials are played too
     played = measure(runs, "async/sync", skip=0).groups

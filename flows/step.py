@@ -33,7 +33,7 @@ from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
 from trainer.algorithms.rollout_correction.advice import warnings_for
 from trainer.algorithms.staleness import age_warnings
 from trainer.fidelity.gate import FidelityError
-from trainer.metrics import cpu_seconds, throughput
+from trainer.metrics import cpu_seconds, machine_cpu_seconds, throughput
 
 
 @flow(name="rl-step", flow_run_name="step-{step}", persist_result=True, result_serializer="json")
@@ -44,7 +44,7 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
         FidelityError: engine and trainer have disagreed for too many steps; the step itself is done and recorded.
     """
     config, label, started = read_run_config(run), step_label(step), time.monotonic()
-    cpu_before = cpu_seconds()
+    cpu_before, machine_before = cpu_seconds(), machine_cpu_seconds()
     by_name = "reward_weights" in ADVANTAGE_ESTIMATORS[config.algorithm.adv_estimator].settings
     greedy = config.algorithm.needs_greedy_trial
     trials = await collect_trials(run, label, step, model, config, greedy, by_name)
@@ -71,6 +71,7 @@ async def rl_step(run: RunRef, step: int, model: Path) -> dict[str, Any]:
         "timing_s/update_weights": sync["seconds"],
         "timing_s/step": time.monotonic() - started,
         "perf/cpu_seconds/flow": cpu_seconds() - cpu_before,
+        "perf/cpu_seconds/machine": machine_cpu_seconds() - machine_before,
         "training/global_step": float(step),
     }
     metrics |= throughput(metrics, config.learner.ranks)

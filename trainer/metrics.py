@@ -4,6 +4,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 
+import psutil
+
+_NOT_WORK = ("idle", "iowait", "steal", "guest", "guest_nice")
+"""Parts of a core's time in which it did nothing for this machine, or that are counted among others."""
+
 
 def distribution(name: str, values: Sequence[float]) -> dict[str, float]:
     """`name/mean`, `name/max` and `name/min`; nothing for no values."""
@@ -16,6 +21,12 @@ def cpu_seconds() -> float:
     """Processor time so far of this process, and of its children that have ended, such as sandboxes."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def machine_cpu_seconds() -> float:
+    """Processor time so far of all cores of this machine, whoever used them."""
+    times = psutil.cpu_times()
+    return float(sum(times) - sum(getattr(times, name, 0.0) for name in _NOT_WORK))
 
 
 def throughput(metrics: Mapping[str, float], devices: int) -> dict[str, float]:

@@ -39,6 +39,12 @@ def engine_speed(tables: Sequence[Sequence[Mapping[str, Any]]], replicas: int) -
     return EngineSpeed(token=float(speed[0]), crowd=float(speed[1]), turn=float(speed[2]))
 
 
+def busy_seconds(tables: Sequence[Sequence[Mapping[str, Any]]], replicas: int) -> float:
+    """Seconds in which engines worked on at least one trial, those of all replicas together."""
+    busy = [[row for row in rows if row["generate"] > 0] for rows in tables]
+    return sum(_Overlaps(rows, replicas).busy_seconds() for rows in busy if rows)
+
+
 class _Overlaps:
     """Who was served when, in one step: between two edges of time nobody begins or ends."""
 
@@ -52,8 +58,15 @@ class _Overlaps:
         others = asking @ present - asking[:, None]
         self._seconds = present * np.diff(edges)
         self._crowd = 1 + np.clip(others, 0, None) / replicas
+        # of each replica, with trials that ask at times of their own
+        self._idle = np.prod(1 - present * (asking / replicas)[:, None], axis=0)
+        self._elapsed, self._replicas = np.diff(edges), replicas
 
     def crowds(self, token: float, crowd: float) -> np.ndarray:
         """Sequences decoded at once, itself included, when an average token of each trial was sampled. [trials]"""
         tokens = self._seconds / np.maximum(token + crowd * self._crowd, 1e-12)
         return np.asarray((tokens * self._crowd).sum(axis=1) / tokens.sum(axis=1))
+
+    def busy_seconds(self) -> float:
+        """Seconds in which an engine worked on a trial, summed over replicas."""
+        return float(self._replicas * (self._elapsed * (1 - self._idle)).sum())

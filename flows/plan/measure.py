@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.optimize import nnls
 
-from flows.plan.engine_speed import engine_speed
+from flows.plan.engine_speed import busy_seconds, engine_speed
 from flows.plan.profile import PlanError, Profile, TrialShape
 from tasks.draw import GREEDY
 from tasks.journal import Journal, read_json, step_label
@@ -56,7 +56,7 @@ def measure(root: Path, name: str, *, skip: int = 1) -> Profile:
         train_nodes=settings["learner"].get("nodes", 1),
         engine_share=_share(settings["serving"], settings["serving"]["replicas"]),
         learner_share=_share(settings["learner"], settings["learner"]["ranks"]),
-        trial_share=_trial_share(metrics, tables, ahead),
+        trial_share=_trial_share(metrics, tables, settings, ahead),
     )
 
 
@@ -142,12 +142,23 @@ def _share(section: Mapping[str, Any], actors: int) -> float:
 
 
 def _trial_share(
-    metrics: Sequence[Mapping[str, float]], tables: Sequence[Sequence[Mapping[str, Any]]], ahead: bool
+    metrics: Sequence[Mapping[str, float]],
+    tables: Sequence[Sequence[Mapping[str, Any]]],
+    settings: Mapping[str, Any],
+    ahead: bool,
 ) -> float:
-    """Part of this machine that the flow and its trials took while trials ran; 0 where nobody measured it."""
+    """Part of this machine that was taken while trials ran, by all but engines and learner; 0 if nobody measured it.
+
+    The flow and what it started are the least of it; servers, proxies and Ray's processes are of the rest.
+    """
+    cores, serving = cpu_threads(), settings["serving"]
     used = sum(values.get("perf/cpu_seconds/flow", 0.0) for values in metrics)
+    whole = sum(values.get("perf/cpu_seconds/machine", 0.0) for values in metrics)
+    learner = sum(map(_learning, metrics)) * _share(settings["learner"], settings["learner"]["ranks"]) * cores
+    engines = busy_seconds(tables, serving["replicas"]) * min(serving.get("threads") or cores, cores)
+    used = max(used, whole - learner - engines)
     ran = sum(values["timing_s/step"] for values in metrics) if ahead else sum(map(_span, tables))
-    return used / ran / cpu_threads() if ran else 0.0
+    return used / ran / cores if ran else 0.0
 
 
 def _learning(metrics: Mapping[str, float]) -> float:

@@ -23,7 +23,7 @@ def journal_of_a_known_engine(root, steps=4):
     for step in range(1, steps + 1):
         label, began = step_label(step), 1000.0 * step
         lengths = [20 + 13 * ((5 * i + step) % 24) for i in range(24)]
-        for i, seconds in enumerate(generated(lengths)):
+        for i, seconds in enumerate(generated(lengths)[0]):
             timings = {"sandbox_start": 0.5 * i, "agent": seconds + 1.0, "generate": seconds, "patch": 0.25}
             changes = {
                 "group_id": f"{label}/task-{i % 6}",
@@ -33,7 +33,7 @@ def journal_of_a_known_engine(root, steps=4):
             }
             attempt = 2 if i == 0 else 1
             add_trial(journal, label, f"s{step}-{i}", "failed", timings=timings, attempt=attempt, **changes)
-        last = max(0.5 * i + seconds + 1.0 + 0.25 + 0.5 for i, seconds in enumerate(generated(lengths)))
+        last = max(0.5 * i + seconds + 1.0 + 0.25 + 0.5 for i, seconds in enumerate(generated(lengths)[0]))
         tokens = 100.0 * step + sum(lengths)
         metrics = {
             "actor/update_tokens": tokens,
@@ -46,7 +46,7 @@ def journal_of_a_known_engine(root, steps=4):
 
 
 def generated(lengths):
-    """Seconds that the engine took for each."""
+    """Seconds that the engine took for each, and in which it was busy."""
     env = simpy.Environment()
     server = SharedServer(env, lambda n: 1 / (TOKEN + CROWD * n))
     seconds = {}
@@ -60,7 +60,8 @@ def generated(lengths):
     for i, tokens in enumerate(lengths):
         env.process(trial(i, tokens))
     env.run()
-    return [seconds[i] for i in range(len(lengths))]
+    server.settle()
+    return [seconds[i] for i in range(len(lengths))], server.busy_seconds
 
 
 def test_a_journal_tells_how_fast_the_engine_was_however_busy(tmp_path):
@@ -100,6 +101,16 @@ def test_processors_that_trials_took_are_a_part_of_the_machine_while_they_ran(tm
         metrics["perf/cpu_seconds/flow"] = 2.0 * trials
         put(record, stored)
     assert measure(tmp_path, NAME).trial_share == pytest.approx(0.5)
+    # servers and Ray's processes took another core; engines and learner, on all four, are not of it
+    for step in range(1, 5):
+        record = journal.stage_dir(step_label(step)) / "record.json"
+        stored = json.loads(record.read_text())
+        metrics = stored["metrics"]
+        trials = metrics["perf/cpu_seconds/flow"] / 2
+        _, engine = generated([20 + 13 * ((5 * i + step) % 24) for i in range(24)])
+        metrics["perf/cpu_seconds/machine"] = 3.0 * trials + 4 * metrics["timing_s/update_actor"] + 4 * engine
+        put(record, stored)
+    assert measure(tmp_path, NAME).trial_share == pytest.approx(0.75, abs=0.05)
 
 
 def test_what_lies_between_two_steps_belongs_to_them_but_not_a_rare_evaluation(tmp_path):
