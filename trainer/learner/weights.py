@@ -42,8 +42,8 @@ class WeightSource:
         recipes = checkpoint_layout(engine.module, self._parameters) if layout is None else layout
         self._layout = list(_ties_together(recipes, self._parameters))
         self._dtype = dtype
-        # one rank holds all of it: nothing is copied, but by DeepSpeed where it is asked for a parameter by itself
-        self._bucket_bytes = bucket_bytes if _is_partitioned() else sys.maxsize
+        # what one rank holds in the memory that it computes in is not copied, unless DeepSpeed is asked for it alone
+        self._bucket_bytes = sys.maxsize if _is_whole() else bucket_bytes
 
     def metadata(self) -> list[TensorMeta]:
         """Name, type and shape of all tensors in the order of iteration, without a collective."""
@@ -123,10 +123,11 @@ def _buckets(
         yield bucket
 
 
-def _is_partitioned() -> bool:
+def _is_whole() -> bool:
     import torch.distributed as dist
 
-    return not dist.is_initialized() or dist.get_world_size() > 1
+    # on a GPU, parameters may have been left in host memory
+    return dist.is_initialized() and dist.get_world_size() == 1 and not torch.cuda.is_available()
 
 
 def _shape(parameter: torch.nn.Parameter) -> torch.Size:

@@ -68,6 +68,14 @@ def test_no_more_than_a_bucket_is_gathered_at_once_or_one_tensor(model, gathered
     assert len(gathered.portions) > 2
 
 
+def test_one_rank_on_cpus_gathers_all_at_once_which_copies_nothing(model, gathered, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    names = [name for name, _ in source(model, 1)]
+    assert len(gathered.portions) == 1 and len(names) == len(dict(model.named_parameters(remove_duplicate=False)))
+
+
 def test_an_abandoned_stream_gives_its_bucket_back(model, gathered):
     stream = iter(source(model, 2**20))
     next(stream)
