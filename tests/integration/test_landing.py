@@ -276,3 +276,19 @@ def test_a_tensor_that_comes_twice_in_place_is_named(worker: Any) -> None:
         worker.engine.verified_fingerprint({})
     sync(worker, weights(4))
     assert worker.reloads.count == 2 and stale(worker.model, weights(4), 1) == []
+
+
+def test_memory_that_the_learner_will_write_again_must_not_be_kept(worker: Any) -> None:
+    """It holds the right values when the sync ends, and those of the next sync while requests are still served."""
+    sync(worker, weights(1))
+    land = worker.engine._load
+
+    def keep(model: Any, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        land(model, tensors)
+        for name, tensor in tensors:
+            if name == "norm.weight":
+                model.norm.weight.data = tensor
+
+    worker.engine._load = keep
+    with pytest.raises(WeightSyncError, match=r"memory of the learner's: \['norm\.weight'\]"):
+        sync(worker, weights(2))

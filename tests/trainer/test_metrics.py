@@ -1,8 +1,9 @@
 """Numbers under verl's names."""
 
 import math
+from types import SimpleNamespace
 
-from trainer.metrics import distribution, step_line, throughput
+from trainer.metrics import distribution, machine_cpu_seconds, step_line, throughput
 
 
 def test_distribution():
@@ -45,3 +46,10 @@ def test_stages_of_the_learner_that_took_place_are_counted_by_token():
 
 def test_an_empty_batch_has_no_throughput():
     assert throughput({"timing_s/step": 10.0, "perf/total_num_tokens": 0.0}, devices=1) == {}
+
+
+def test_what_a_machine_computed_leaves_out_the_time_in_which_it_did_not(monkeypatch):
+    times = SimpleNamespace(user=8.0, nice=4.0, system=2.0, irq=1.0, idle=1000.0, iowait=500.0, steal=30.0, guest=3.0)
+    counted = type("Times", (tuple,), vars(times))(vars(times).values())
+    monkeypatch.setattr("psutil.cpu_times", lambda: counted)
+    assert machine_cpu_seconds() == 15.0

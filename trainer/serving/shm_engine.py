@@ -86,8 +86,12 @@ class VerifiedShm(Verified, ShmTransferEngine):
 
     def finish_weight_update(self) -> None:
         in_place, self._landings = self._landings, None
-        received = self._received()
+        received, reader = self._received(), self._reader
         super().finish_weight_update()
+        # the ring is written again while requests still run: what lay in it would change under them
+        lent = [name for name, p in self.model.named_parameters() if reader is not None and reader[1].holds(p)]
+        if lent and not isinstance(self._verdict, WeightSyncError):
+            self._verdict = WeightSyncError(f"the engine computes with memory of the learner's: {lent[:5]}")
         if not isinstance(self._verdict, WeightSyncError):
             self._landings = in_place or Landings.learn(self.model, self.vllm_config, received)
 
