@@ -146,6 +146,8 @@ def _no_services() -> Iterator[None]:
 
 def _start(dockerd: str, folder: Path, options: Sequence[str]) -> "subprocess.Popen[bytes]":
     libc = ctypes.CDLL(None)
+    scratch = folder / "tmp"  # a containerd that is slow to answer is made to write its stacks to TMPDIR
+    scratch.mkdir()
     command = [
         dockerd,
         *("--host", f"unix://{folder}/docker.sock", "--group", "root"),
@@ -161,6 +163,7 @@ def _start(dockerd: str, folder: Path, options: Sequence[str]) -> "subprocess.Po
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(scratch)},
             start_new_session=True,
             # When this process is killed the engine ends too, and its containers with it.
             preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),

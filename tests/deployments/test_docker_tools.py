@@ -73,7 +73,12 @@ def test_the_engine_of_a_killed_command_ends_and_is_swept(monkeypatch: pytest.Mo
     starter = subprocess.Popen([*RUN, *command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     assert starter.stdout is not None
     host = starter.stdout.readline().strip()
-    pid = int((Path(host.removeprefix("unix://")).parent / "pid").read_text())
+    folder = Path(host.removeprefix("unix://")).parent
+    pid = int((folder / "pid").read_text())
+    # What dockerd does to a containerd that is slow to answer: it writes its stacks to a file in TMPDIR.
+    os.kill(int((folder / "exec/containerd/containerd.pid").read_text()), signal.SIGUSR1)
+    while not list(short_folder.rglob("containerd.*.stacks.log")):
+        pass
     children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text().split()
     starter.send_signal(signal.SIGKILL)
     starter.wait()
