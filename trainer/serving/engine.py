@@ -1,6 +1,7 @@
 """How a replica's vLLM engine is made: what a run's settings mean to it, and what no run may change."""
 
 import logging
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ def make_engine(
         gpu_memory_utilization=config.gpu_memory_utilization,
         enforce_eager=config.enforce_eager,
         enable_prefix_caching=True,
+        # replicas with the same seed, vLLM's usual one, would answer the attempts at a task alike
+        seed=secrets.randbits(31),
         # whole blocks are shared: the CPU's usual 128 tokens are longer than many a prompt
         block_size=32,
         # log-probs of the distribution that was sampled from, temperature included
