@@ -14,6 +14,8 @@ from jaxtyping import Bool
 from trainer.learner.packing import Span
 
 NAME = "testgrad_packed"
+_FURTHER = ("softcap", "s_aux", "position_bias", "indices", "block_indices")
+"""What models of transformers ask of their attention, of the Gemma 2, gpt-oss, T5 and DeepSeek families by name."""
 
 
 def visible(spans: Sequence[Span]) -> Bool[torch.Tensor, "T T"]:
@@ -27,14 +29,18 @@ def visible(spans: Sequence[Span]) -> Bool[torch.Tensor, "T T"]:
     return mask
 
 
-def require_whole_window(arguments: Mapping[str, Any], tokens: int) -> None:
-    """Refuse a model that looks back over fewer than `tokens`.
+def require_plain(arguments: Mapping[str, Any], tokens: int) -> None:
+    """Refuse a model whose attention over `tokens` is more than a softmax of scaled products: of what transformers
+    hands an attention besides, nothing is computed here.
 
     Raises:
-        ValueError: it does.
+        ValueError: it is.
     """
     if arguments.get("sliding_window") is not None and arguments["sliding_window"] < tokens:
         raise ValueError("this model attends through a sliding window, which packed attention does not compute")
+    for name in _FURTHER:
+        if arguments.get(name) is not None:
+            raise ValueError(f"this model's attention has {name}, which packed attention does not compute")
 
 
 def packed_attention(
@@ -58,13 +64,13 @@ def packed_attention(
         [1, T, heads, head_dim] and no weights.
 
     Raises:
-        ValueError: spans do not cover the row, or a sliding window is asked for, which this does not compute.
+        ValueError: spans do not cover the row, or the model asks for what this does not compute.
     """
     if spans is None or [s.start for s in spans[1:]] != [s.end for s in spans[:-1]] or spans[-1].end != query.shape[2]:
         raise ValueError(
             f"spans {spans} do not cover the row of {query.shape[2]} tokens; call the model with spans=row.spans"
         )
-    require_whole_window(kwargs, query.shape[2])
+    require_plain(kwargs, query.shape[2])
     grouped = query.shape[1] != key.shape[1]
     sizes = [span.end - span.start for span in spans]
     # split, not slices: the gradient of a slice is as large as the whole row

@@ -4,7 +4,7 @@ All compute the same: what `attention.visible` says. `sdpa` goes span by span an
 a row in one kernel.
 """
 
-import importlib.util
+import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +45,7 @@ def backend_for(config: LearnerConfig) -> Backend:
         ValueError: flash attention is asked for and not installed.
     """
     kind = _fastest(config) if config.attention == "auto" else config.attention
-    if kind == "flash" and not _has_flash():
+    if kind == "flash" and not has_flash():
         raise ValueError(
             "learner.attention is flash, but flash_attn is not installed; install it, or take attention: flex"
         )
@@ -70,8 +70,13 @@ def _registered(backend: Backend, function: Callable[..., Any]) -> Backend:
 def _fastest(config: LearnerConfig) -> str:
     if not config.gpus_per_rank:
         return "sdpa"
-    return "flash" if config.dtype == "bfloat16" and _has_flash() else "flex"
+    return "flash" if config.dtype == "bfloat16" and has_flash() else "flex"
 
 
-def _has_flash() -> bool:
-    return importlib.util.find_spec("flash_attn") is not None
+def has_flash() -> bool:
+    """Whether flash attention is installed: by its distribution, as its successor's modules go by the same name."""
+    try:
+        importlib.metadata.version("flash-attn")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,18 +1,21 @@
 """The kernels that GPUs use see what the definition says, as far as CPUs can tell."""
 
-import importlib.util
+import importlib.metadata
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from support.plain import samples_like
+from support.plain import load_plain, plain_logprobs, samples_like, sharpen
+from support.tiny import tiny_model
+from torch.nn.attention.flex_attention import create_block_mask
 
-from trainer.learner import attention_flash, attention_flex
+from trainer.learner import attention_backends, attention_flash, attention_flex
 from trainer.learner.attention import packed_attention, visible
 from trainer.learner.attention_backends import BACKENDS, backend_for
 from trainer.learner.config import LearnerConfig
+from trainer.learner.logprobs import LogProbHead
 from trainer.learner.packing import Span, pack_rows
 
 CPU = torch.device("cpu")
@@ -53,6 +56,74 @@ def test_flex_is_the_definition(spans, states):
     torch.testing.assert_close(out, reference(states, spans))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return sharpen(tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_a_model_computes_with_each(kind, folder, monkeypatch):
+    """By its name in transformers too, which has ways of its own with some names."""
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr(attention_flash, "varlen_kernel", sequences)
+    monkeypatch.setattr(attention_backends, "has_flash", lambda: True)
+    backend = backend_for(LearnerConfig(gpus_per_rank=1, attention=kind))
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=backend.name)
+    model.lm_head = LogProbHead(model.lm_head, 5)
+    samples = samples_like([(17, 3), (9, 1)])
+    (row,) = pack_rows(samples, 2048)
+    model.lm_head.aim(row.target_ids, 0.8)
+    with torch.no_grad():
+        said = model(
+            input_ids=row.token_ids,
+            position_ids=row.position_ids,
+            logits_to_keep=row.hidden_index,
+            use_cache=False,
+            **backend.arguments(row.spans, CPU),
+        ).logits[0, :, 0]
+        for place, sample in enumerate(row.samples):
+            want = plain_logprobs(load_plain(folder), sample, 0.8)
+            torch.testing.assert_close(said[row.sample_index == place], want, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_ranks_that_share_rows_load_a_model_with_each(kind, folder, monkeypatch):
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr(attention_backends, "has_flash", lambda: True)
+    backend = backend_for(LearnerConfig(gpus_per_rank=1, attention=kind, ranks=2, sp_size=2))
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=backend.name)
+    assert model.config._attn_implementation == backend.name
+
+
+def test_blocks_are_those_that_torch_makes_of_the_whole_mask(spans):
+    whole = torch.zeros(spans[-1].end, spans[-1].end, dtype=torch.bool) | visible(spans)
+    want = create_block_mask(lambda b, h, q, k: whole[q, k], None, None, *whole.shape, device="cpu")
+    have = attention_flex.block_mask(spans, CPU)
+    assert have.seq_lengths == want.seq_lengths and have.BLOCK_SIZE == want.BLOCK_SIZE
+    for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices", "q_num_blocks", "q_indices"):
+        assert torch.equal(getattr(have, name), getattr(want, name)), name
+
+
+def test_blocks_of_long_rows_are_counted_part_by_part(monkeypatch):
+    want = attention_flex.block_mask(ROWS["many blocks"], CPU)
+    monkeypatch.setattr(attention_flex, "_CHUNK", 1)
+    assert torch.equal(attention_flex.block_mask(ROWS["many blocks"], CPU).to_dense(), want.to_dense())
+
+
+def test_short_rows_get_the_kernel_of_long_ones(monkeypatch):
+    """The other one is not to be had for 4 or 8 heads that share keys."""
+    asked = {}
+    monkeypatch.setattr(attention_flex, "_kernel", lambda compiled: lambda q, k, v, **a: asked.update(a) or q)
+    states = torch.zeros(1, 1, 33, 16)
+    attention_flex.flex(
+        torch.nn.Module(), *(states,) * 3, None, block_mask=attention_flex.block_mask(ROWS["alone"], CPU)
+    )
+    assert asked["kernel_options"] == {"FORCE_USE_FLEX_ATTENTION": True}
+
+
 def test_flex_skips_blocks_that_nobody_sees():
     mask = attention_flex.block_mask(ROWS["many blocks"], CPU)
     blocks = mask.to_dense()[0, 0].bool()
@@ -86,24 +157,37 @@ def test_flash_is_given_what_the_definition_says(spans, states, monkeypatch):
     assert layout.longest_keys == max(layout.key_ends.diff()) and layout.longest_query == max(layout.query_ends.diff())
 
 
-@pytest.mark.parametrize("kind", ["flex", "flash"])
-def test_a_sliding_window_and_a_missing_row_are_refused(kind, states, spans):
-    attend = {"flex": attention_flex.flex, "flash": attention_flash.flash_attention}[kind]
-    with pytest.raises(ValueError, match="must be called with"):
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_what_is_not_computed_is_refused(kind, states, spans):
+    attend = attention_backends._FUNCTIONS[kind]
+    with pytest.raises(ValueError, match=r"must be called with|call the model with"):
         attend(torch.nn.Module(), *states, None)
-    with pytest.raises(ValueError, match="sliding window"):
-        attend(torch.nn.Module(), *states, None, sliding_window=3, **BACKENDS[kind].arguments(spans, CPU))
+    for more, message in (
+        ({"sliding_window": 3}, "sliding window"),
+        ({"softcap": 50.0}, "this model's attention has softcap"),
+        ({"s_aux": torch.zeros(4)}, "this model's attention has s_aux"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            attend(torch.nn.Module(), *states, None, **more, **BACKENDS[kind].arguments(spans, CPU))
 
 
 def test_the_device_decides(monkeypatch):
     found = {}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.get(name))
+
+    def version(name):
+        if name not in found:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
     gpu = LearnerConfig(gpus_per_rank=1)
     assert backend_for(LearnerConfig()) is BACKENDS["sdpa"]
     assert backend_for(gpu) is BACKENDS["flex"]
     with pytest.raises(ValueError, match="not installed; install it, or take attention: flex"):
         backend_for(gpu.model_copy(update={"attention": "flash"}))
-    found["flash_attn"] = object()
+    found["flash-attn-4"] = "4.0"  # which has modules of the same name, and another function
+    assert backend_for(gpu) is BACKENDS["flex"]
+    found["flash-attn"] = "2.8.3"
     assert backend_for(gpu) is BACKENDS["flash"]
     assert backend_for(gpu.model_copy(update={"dtype": "float32"})) is BACKENDS["flex"]
 
