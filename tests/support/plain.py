@@ -12,6 +12,18 @@ from trainer.learner.logprobs import LogProbHead
 from trainer.learner.samples import TrainSample
 
 
+class PlainEngine:
+    """DeepSpeed's calls, without shards."""
+
+    device = "cpu"
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+
+    def __call__(self, **inputs: Any) -> Any:
+        return self.module(**inputs)
+
+
 def load_plain(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """The model as transformers computes it."""
     from transformers import AutoModelForCausalLM

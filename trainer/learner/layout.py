@@ -72,9 +72,10 @@ def _as_is(name: str, mixture: Mixture | None) -> Callable[[Sequence[torch.Tenso
 def _merged(name: str, scaling: float, mixture: Mixture | None) -> Callable[[Sequence[torch.Tensor]], Iterable[Named]]:
     def make(tensors: Sequence[torch.Tensor]) -> Iterable[Named]:
         base, down, up = tensors
-        # in fp32: a product in bf16, rounded again when it is added, would lose small steps
-        weight = torch.addmm(base.float(), up.float(), down.float(), alpha=scaling)
-        return _named(name, weight, mixture)
+        # a product in bf16, rounded again when it is added, would lose small steps; one in fp32 differs from device to
+        # device by its order of summation, and with it the fingerprint of a checkpoint
+        weight = torch.addmm(base.double(), up.double(), down.double(), alpha=scaling)
+        return _named(name, weight.float(), mixture)
 
     return make
 

@@ -1,30 +1,39 @@
 """A few tokens whose log-probs tell whether two models compute the same."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
 from trainer.learner.checkpoint import Probe
-from trainer.learner.packing import PackedRow, pack_rows
+from trainer.learner.packing import pack_rows
 from trainer.learner.samples import TrainSample
 
-_TOKENS = 33
+TOKENS = 33
 _STRIDE = 7919
 """A prime: ids from all over the vocabulary."""
 
 
 def measure(model: Any) -> Probe:
     """What a `PackedModel` says. A collective."""
+    (row,) = pack_rows([sample(model.engine.module.config.get_text_config().vocab_size)], TOKENS)
+    with at_rest(model):
+        logprobs = model.forward(row)
+    return Probe(row.token_ids[0].tolist(), logprobs.float().cpu().tolist())
+
+
+@contextmanager
+def at_rest(model: Any) -> Iterator[None]:
+    """A `PackedModel` without dropout or gradients."""
     network = model.engine.module
-    row = _row(network.config.get_text_config().vocab_size)
     network.eval()
     try:
         with torch.no_grad():
-            logprobs = model.forward(row)
+            yield
     finally:
         network.train()
-    return Probe(row.token_ids[0].tolist(), logprobs.float().cpu().tolist())
 
 
 def differences(model: Any, probe: Probe) -> np.ndarray:
@@ -36,15 +45,15 @@ def differences(model: Any, probe: Probe) -> np.ndarray:
     return np.abs(logprobs.numpy() - np.array(probe.logprobs, dtype=np.float32))
 
 
-def _row(vocabulary: int) -> PackedRow:
-    nothing = np.zeros(_TOKENS - 1, dtype=np.float32)
-    sample = TrainSample(
-        index=0,
-        session_id="probe",
-        group_id="probe",
-        token_ids=[_STRIDE * (i + 1) % vocabulary for i in range(_TOKENS)],
-        loss_mask=[0] + [1] * (_TOKENS - 1),
+def sample(vocabulary: int, index: int = 0, seed: int = 0) -> TrainSample:
+    """A rollout without meaning; of another `seed`, with other tokens."""
+    nothing = np.zeros(TOKENS - 1, dtype=np.float32)
+    return TrainSample(
+        index=index,
+        session_id=f"probe-{index}",
+        group_id=f"probe-{index}",
+        token_ids=[_STRIDE * (i + 1 + seed * TOKENS) % vocabulary for i in range(TOKENS)],
+        loss_mask=[0] + [1] * (TOKENS - 1),
         prompt_length=1,
         columns={"rollout_logprobs": nothing, "advantages": nothing},
     )
-    return pack_rows([sample], _TOKENS)[0]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.checkpoints import make_checkpoint
 from support.mixture import tiny_mixture
-from support.plain import load_packed, samples_like, sharpen
+from support.plain import PlainEngine, load_packed, samples_like, sharpen
 from support.tiny import tiny_model
 
 from trainer.algorithms.config import AlgorithmConfig
@@ -33,18 +33,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module", params=["dense", "mixture"])
 def either(request, folder, tmp_path_factory):
     return folder if request.param == "dense" else tiny_mixture(tmp_path_factory.mktemp("model") / "mixture")
-
-
-class PlainEngine:
-    """DeepSpeed's calls, without shards."""
-
-    device = "cpu"
-
-    def __init__(self, module):
-        self.module = module
-
-    def __call__(self, **inputs):
-        return self.module(**inputs)
 
 
 def adapted(folder, settings=SETTINGS, moved=True):
@@ -201,3 +189,16 @@ def test_rounding_hides_no_adapters_of_a_checkpoint(folder, tmp_path):
         rank._require_saved(saved)
     with pytest.raises(ExportError, match="the adapters in its shards have fingerprint"):
         _require_saved_adapters(saved, weights)
+
+
+def test_merged_weights_are_the_same_on_every_device(folder):
+    """Devices add up in another order each; a checkpoint's fingerprint must not depend on where it was computed."""
+    model = adapted(folder).engine.module
+    parameters = dict(model.named_parameters())
+    recipes = [recipe for recipe in checkpoint_layout(model, parameters) if len(recipe.sources) == 3]
+    assert recipes
+    for recipe in recipes:
+        base, down, up = (parameters[name].detach() for name in recipe.sources)
+        order = torch.tensor([2, 0, 3, 1])
+        ((_, here),), ((_, there),) = recipe.make([base, down, up]), recipe.make([base, down[order], up[:, order]])
+        assert here.dtype == torch.float32 and torch.equal(here, there)

@@ -1,0 +1,77 @@
+"""A model that does not compute a rollout in a row as it computes it alone is refused before anything is trained."""
+
+import pytest
+import torch
+from support.mixture import tiny_mixture
+from support.plain import PlainEngine, load_packed, sharpen
+from support.tiny import tiny_model
+from transformers import Gemma2Config, GraniteConfig, Lfm2Config, Qwen3NextConfig
+
+from trainer.learner.errors import LearnerError
+from trainer.learner.packable import require_packable, unpackable
+from trainer.learner.packed_model import PackedModel
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    return {"dense": sharpen(tiny_model(root / "dense")), "mixture": tiny_mixture(root / "mixture")}
+
+
+def packed(folder, dtype=torch.float32):
+    model = load_packed(folder, dtype)
+    return PackedModel(PlainEngine(model), model.lm_head)
+
+
+@pytest.mark.parametrize("kind", ["dense", "mixture"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_models_of_attention_pass_and_are_as_they_were(folders, kind, dtype):
+    model = packed(folders[kind], dtype)
+    require_packable(model)
+    assert model.engine.module.training
+    assert not model.head._forward_hooks and not model.engine.module._forward_hooks
+
+
+def scaled(module, inputs, output):
+    output.logits = output.logits / 8
+    return output
+
+
+def carried(module, inputs, output):
+    """What a recurrence does: a token's state goes into the next ones'."""
+    return output + 0.1 * output.cumsum(1)
+
+
+@pytest.mark.parametrize(
+    ("place", "hook", "message"),
+    [("", scaled, "changes what its output head says"), ("model.layers.0.mlp", carried, "what stands beside it")],
+    ids=["scaled logits", "a state that is carried on"],
+)
+def test_what_would_train_another_policy_is_refused(folders, place, hook, message):
+    model = packed(folders["dense"])
+    model.engine.module.get_submodule(place).register_forward_hook(hook)
+    with pytest.raises(LearnerError, match=message):
+        require_packable(model)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Qwen3NextConfig(num_hidden_layers=4), "layers of linear_attention, which would see the rollouts beside"),
+        (Lfm2Config(num_hidden_layers=2, layer_types=["conv", "full_attention"]), "layers of conv"),
+        (Gemma2Config(), "has attn_logit_softcapping 50.0"),
+        (GraniteConfig(logits_scaling=8.0), "has logits_scaling 8.0"),
+        (GraniteConfig(), None),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "model_type") else "",
+)
+def test_a_config_tells(config, reason):
+    told = unpackable(config.to_dict())
+    assert told is None if reason is None else reason in told
+
+
+def test_a_config_that_tells_is_asked_first(folders):
+    model = packed(folders["dense"])
+    model.engine.module.config.final_logit_softcapping = 30.0
+    with pytest.raises(LearnerError, match=r"has final_logit_softcapping 30\.0 in its config, .* train another one"):
+        require_packable(model)

@@ -1,0 +1,78 @@
+"""Whether a model computes a rollout in a packed row as it computes it alone, and as the engine does.
+
+Layers that carry a state from token to token do not see where one rollout ends, and what a model does to the logits of
+its head is lost on log-probs. Neither raises anything: the gradient would be that of another policy.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from trainer.learner.errors import LearnerError
+from trainer.learner.packing import pack_rows
+from trainer.learner.probe import TOKENS, at_rest, sample
+
+_ATTENDING = {"full_attention", "sliding_attention"}
+_BENDING = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "logits_scaling": 1, "logit_scale": 1}
+"""Settings of models that change scores or logits, and with what they do not."""
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
+"""Nats, on average, by which log-probs may differ: experts that get other tokens besides add up in other ways."""
+
+
+def unpackable(text_config: Mapping[str, Any]) -> str | None:
+    """What a language model's config says of it that the learner does not compute, or None."""
+    other = sorted(set(text_config.get("layer_types") or ()) - _ATTENDING)
+    if other:
+        return f"has layers of {', '.join(other)}, which would see the rollouts beside theirs in a packed row"
+    for name, harmless in _BENDING.items():
+        value = text_config.get(name)
+        if value is not None and value != harmless:
+            return f"has {name} {value} in its config, which the learner's attention and log-probs do not compute"
+    return None
+
+
+def require_packable(model: Any) -> None:
+    """Compute two rollouts in a row with a `PackedModel`, twice: the second must not notice when the first changes.
+
+    A collective.
+
+    Raises:
+        LearnerError: it does, or the model changes what its head says.
+    """
+    network = model.engine.module
+    config = network.config.get_text_config()
+    reason = unpackable(config.to_dict())
+    if reason is not None:
+        raise LearnerError(f"the model {reason}; train another one")
+    heard: list[torch.Tensor] = []
+    hooks = [
+        model.head.register_forward_hook(lambda module, inputs, said: heard.append(said.detach())),
+        network.register_forward_hook(lambda module, inputs, said: heard.append(said.logits.detach())),
+    ]
+    try:
+        with at_rest(model):
+            first, second = (_beside(model, config.vocab_size, neighbour) for neighbour in (1, 2))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not all(torch.equal(head, logits) for head, logits in zip(heard[::2], heard[1::2], strict=True)):
+        raise LearnerError(
+            "the model changes what its output head says, as by a softcap or a scale of logits, and log-probs, which "
+            "are computed in the head, do not go through that; train another one"
+        )
+    change = float((first - second).abs().mean())
+    if not change <= _TOLERANCE[network.dtype]:
+        raise LearnerError(
+            f"the log-probs of a rollout change by {change:.2g} nats with what stands beside it in a packed row: the "
+            "model has layers that see more than their own rollout; train another one"
+        )
+
+
+def _beside(model: Any, vocabulary: int, neighbour: int) -> torch.Tensor:
+    """Log-probs of the same rollout, beside one or another that comes before it in the row."""
+    other, same = sample(vocabulary, 0, seed=neighbour), sample(vocabulary, 1, seed=0)
+    (row,) = pack_rows([other, same], 2 * TOKENS)
+    place = [packed.index for packed in row.samples].index(1)
+    said: torch.Tensor = model.forward(row)[row.sample_index.to(model.device) == place]
+    return said
