@@ -43,6 +43,9 @@ class Wire:
 
         return SimpleNamespace(broadcast=broadcast, destroy=lambda: None)
 
+    def is_idle(self) -> bool:
+        return self._queue.empty()
+
 
 class Model(nn.Module):
     """What an engine serves: plain layers, loaded by name."""
@@ -154,6 +157,29 @@ def test_a_bit_that_changes_on_the_wire_is_named(ends: Any) -> None:
         ends.link.send(Source(Model()), ends.worker, 1)
     ends.wire.tamper = False
     ends.link.send(Source(Model()), ends.worker, 2)
+
+
+@pytest.mark.parametrize("fails_at", ["first.weight", "third.weight"])
+def test_an_engine_that_fails_takes_the_rest_of_the_transfer(
+    ends: Any, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    """Else the learner would wait in the next broadcast, for good, and nobody would know why."""
+    load = ends.served.load_weights
+
+    def fail(weights: Any) -> None:
+        load(weights)
+        if any(name == fails_at for name, _ in weights):
+            raise MemoryError("no room to load into")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ends.served, "load_weights", fail, raising=False)
+        with pytest.raises(MemoryError, match="no room to load into"):
+            ends.link.send(Source(Model()), ends.worker, 1)
+    assert ends.wire.broadcasts == 2 and ends.wire.is_idle()
+    trained = Model()
+    ends.link.send(Source(trained), ends.worker, 2)
+    for (name, mine), (_, theirs) in zip(trained.named_parameters(), ends.served.named_parameters(), strict=True):
+        assert torch.equal(mine, theirs), name
 
 
 def test_a_tensor_that_is_left_out_is_named(ends: Any) -> None:

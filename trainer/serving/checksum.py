@@ -7,7 +7,7 @@ checksum. A change of one bit always shows, whatever its place; of any other cha
 guards against accidents, not against forgers.
 """
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ HALF = 4
 """Bytes by which the second reading of a row is late."""
 
 
-@lru_cache(maxsize=1)
+@cache
 def multipliers() -> tuple[np.ndarray, np.ndarray]:
     """Odd numbers [ROW] and [ROW - 1] for the two readings, the same in every process."""
     words = np.random.Generator(np.random.PCG64(20250131)).integers(0, 2**64, 2 * ROW - 1, dtype=np.uint64)
@@ -70,12 +70,18 @@ def _row_sums(data: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_rows(data: torch.Tensor) -> torch.Tensor:
-    first, second = (torch.from_numpy(numbers.view(np.int64)).to(data.device) for numbers in multipliers())
+    first, second = _multipliers_on(data.device)
     sums = []
     for chunk in data.view(-1, 8 * ROW).split(CHUNK):
         late = chunk[:, HALF : HALF - 8].clone(memory_format=torch.contiguous_format).view(torch.int64)
         sums.append(torch.stack([(_words(chunk) * first).sum(1), (late * second).sum(1)], 1))
     return torch.cat(sums).view(-1)
+
+
+@cache
+def _multipliers_on(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = (torch.from_numpy(numbers.view(np.int64)).to(device) for numbers in multipliers())
+    return first, second
 
 
 def _words(data: torch.Tensor) -> torch.Tensor:

@@ -21,9 +21,11 @@ class VerifiedIpc(Verified, IPCWeightTransferEngine):
         return info
 
     def abandon(self) -> None:
-        super().abandon()
-        # or the learner's buffer would stay on the GPU
-        self._packed_importer.close()
+        try:
+            super().abandon()
+        finally:
+            # or the learner's buffer would stay on the GPU
+            self._packed_importer.close()
 
 
 class VerifiedNccl(Verified, NCCLWeightTransferEngine):

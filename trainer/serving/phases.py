@@ -60,18 +60,23 @@ class ReplicaPhase:
             raise PhaseError(f"asked to sleep with {self.requests} requests running; end them first")
         self.memory = Memory.ASLEEP
 
-    def wake_weights(self) -> None:
-        """Take room for the weights, so that they can be synced."""
+    @contextmanager
+    def wake_weights(self) -> Iterator[None]:
+        """Take room for the weights, which the block does, so that they can be synced."""
         if self.memory is not Memory.ASLEEP:
             raise PhaseError(f"asked to wake its weights, but the replica is {self.memory}")
+        yield
+        # only now: where there was no room, weights that came would be written to nowhere
         self.memory = Memory.WEIGHTS
 
-    def wake_cache(self) -> None:
-        """Take room for the KV cache as well."""
+    @contextmanager
+    def wake_cache(self) -> Iterator[None]:
+        """Take room for the KV cache as well, which the block does."""
         if self.memory is not Memory.WEIGHTS:
             raise PhaseError(f"asked to wake its KV cache, but the replica is {self.memory}; its weights come first")
         if self.syncing:
             raise PhaseError("asked to wake its KV cache in the middle of a weight sync; the learner is still there")
+        yield
         self.memory = Memory.AWAKE
 
     def start_sync(self, whole: bool = True) -> bool:

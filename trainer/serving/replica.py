@@ -238,14 +238,14 @@ class Replica:
 
     async def wake_weights(self) -> int:
         """Room for the weights again, so that they can be synced. Returns bytes in use, as `sleep` does."""
-        self._phase.wake_weights()
-        await self._engine.wake_up(tags=["weights"])
+        with self._phase.wake_weights():
+            await self._engine.wake_up(tags=["weights"])
         return await self.memory_used()
 
     async def wake_cache(self) -> int:
         """Room for the KV cache again, once the learner has left. Returns bytes in use, as `sleep` does."""
-        self._phase.wake_cache()
-        await self._engine.wake_up(tags=["kv_cache"])
+        with self._phase.wake_cache():
+            await self._engine.wake_up(tags=["kv_cache"])
         return await self.memory_used()
 
     async def memory(self) -> str:

@@ -7,6 +7,7 @@ was sent, tensor by tensor, and serve it only if it is what arrived and what the
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -145,8 +146,13 @@ class Noted:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._stream: Iterator[tuple[str, torch.Tensor]] = iter(())
+        # to be drained even if nobody begins with it
+        self._stream = iter(source)
         self._notes: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]] = []
+
+    @property
+    def largest_bytes(self) -> int:
+        return self._source.largest_bytes
 
     def metadata(self) -> Sequence[Any]:
         return self._source.metadata()
@@ -177,6 +183,8 @@ class SyncClient:
         self._replicas, self._ranks = replicas, ranks_per_replica
         self.version = 0
         self.source: Noted | None = None
+        self.refusal: Exception | None = None
+        """What a replica said to being connected: vLLM tells it after having waited for all, if ever."""
         self.sent: Manifest = {}
         self.confirmed: list[str] = []
 
@@ -188,7 +196,11 @@ class SyncClient:
             if "rank_offset" in info:
                 info["rank_offset"] += place * self._ranks
             infos.append(info)
-        self._replicas.init_transfer(infos)
+        try:
+            self._replicas.init_transfer(infos)
+        except Exception as refusal:
+            self.refusal = refusal
+            raise
 
     def start_weight_update(self) -> None:
         self._replicas.start_sync()
@@ -209,6 +221,11 @@ class SyncClient:
 class VllmTransport(Transport):
     """A transport whose learner's end is one of vLLM's own trainer engines."""
 
+    drains: ClassVar[bool] = True
+    """Whether all ranks read the weights to their end although rank 0 failed. Where they wait for each other between
+    portions, a rank that reads on by itself would wait too, and never tell why.
+    """
+
     def __init__(self, rank: int, config: ServingConfig) -> None:
         super().__init__(rank, config)
         self._engine: Any = None
@@ -220,21 +237,33 @@ class VllmTransport(Transport):
 
     def send(self, source: Source, replicas: Replicas, version: int) -> str | None:
         noted = Noted(source)
-        if self._client is None:
-            from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-
-            self._client = SyncClient(replicas, self.config.tensor_parallel)
-            # half a bucket is packed while the other half is under way
-            portion = max(self.bucket_bytes // 2, source.largest_bytes)
-            info = self.init_info(portion, len(replicas))
-            self._engine = WeightTransferTrainerFactory.trainer_init(info, client=self._client, source=noted)
-        client, self._engine.source = self._client, noted
-        client.version, client.source = version, noted
         try:
+            if self._client is None:
+                self._connect(noted, replicas)
+            client, self._engine.source = self._client, noted
+            assert client is not None
+            client.version, client.source = version, noted
             self._engine.send_weights()
         finally:
-            noted.drain()
+            if self.drains:
+                noted.drain()
         return confirm(version, client.sent, client.confirmed) if self.rank == 0 else None
+
+    def _connect(self, source: Noted, replicas: Replicas) -> None:
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+        client = SyncClient(replicas, self.config.tensor_parallel)
+        # half a bucket is packed while the other half is under way
+        portion = max(self.bucket_bytes // 2, source.largest_bytes)
+        info = self.init_info(portion, len(replicas))
+        with _same_stream():
+            try:
+                self._engine = WeightTransferTrainerFactory.trainer_init(info, client=client, source=source)
+            except Exception:
+                if client.refusal is None:
+                    raise
+                raise client.refusal from None
+        self._client = client
 
     def close(self) -> None:
         if self._engine is not None:
@@ -247,6 +276,7 @@ class CudaIpc(VllmTransport):
     """Within a GPU that a rank and a replica share: the replica opens the rank's buffer."""
 
     backend = "testgrad_ipc"
+    drains = False
 
     def init_info(self, portion: int, replicas: int) -> Any:
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
@@ -272,6 +302,20 @@ class Nccl(VllmTransport):
             packed_buffer_size_bytes=portion,
             packed_num_buffers=1,
         )
+
+
+@contextmanager
+def _same_stream() -> Iterator[None]:
+    """Let vLLM's communicator have a CUDA stream of its own, but not leave it to this thread, where training goes on:
+    what DeepSpeed orders by the stream that it takes for the usual one would no longer be ordered.
+    """
+    if not torch.cuda.is_available():
+        yield
+        return
+    import vllm.utils.torch_utils  # noqa: F401, puts its own function in the place of the one that sets streams
+
+    with torch.cuda.stream(torch.cuda.current_stream()):
+        yield
 
 
 def _own_address() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from trainer.serving.buckets import Manifest, TensorRecord, WeightSyncError, digest, manifest, type_name
 from trainer.serving.checksum import lazy_checksum, to_text
@@ -39,8 +40,10 @@ class Verified:
 
     def receive_weights(self, update_info: Any) -> None:
         try:
-            with self._tapped():
+            with self._tapped() as tap:
                 super().receive_weights(update_info)  # type: ignore[misc]
+            if tap.failure is not None:
+                raise tap.failure
         except Exception:
             self.abandon()
             raise
@@ -55,6 +58,11 @@ class Verified:
 
     def abandon(self) -> None:
         """Leave no half-loaded layer behind: the next sync would count its tensors twice."""
+        for layer in self.model.modules():
+            # or vLLM would make whole layers of what has come, for which memory may be what was missing
+            info = get_layerwise_info(layer)
+            info.loaded_weights.clear()
+            info.load_numel = 0
         finalize_layerwise_reload(self.model, self.model_config)
 
     def verified_fingerprint(self, sent: Manifest) -> str:
@@ -74,11 +82,11 @@ class Verified:
         return digest(self._verdict)
 
     @contextmanager
-    def _tapped(self) -> Iterator[None]:
+    def _tapped(self) -> "Iterator[_Tap]":
         model = self.model
-        self.model = _Tap(model, self._note, self._load)
+        self.model = tap = _Tap(model, self._note, self._load)
         try:
-            yield
+            yield tap
         finally:
             self.model = model
 
@@ -124,15 +132,24 @@ class Verified:
 class _Tap:
     """A model, as far as a transfer engine needs one."""
 
+    failure: Exception | None = None
+    """What went wrong first. It is kept until the transfer is through: a sender over NCCL waits for whom leaves it."""
+
     def __init__(self, model: Any, note: Any, load: Any) -> None:
         self._model, self._note, self._load = model, note, load
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> Any:
-        weights = list(weights)
-        # all of a portion are checked before the first one is loaded
-        for name, tensor in weights:
-            self._note(name, tensor)
-        return self._load(self._model, weights)
+        if self.failure is not None:
+            return None
+        try:
+            weights = list(weights)
+            # all of a portion are checked before the first one is loaded
+            for name, tensor in weights:
+                self._note(name, tensor)
+            return self._load(self._model, weights)
+        except Exception as failure:
+            self.failure = failure
+            return None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)

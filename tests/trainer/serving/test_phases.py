@@ -5,10 +5,16 @@ import pytest
 from trainer.serving.errors import PhaseError, ReplicaError
 from trainer.serving.phases import Memory, ReplicaPhase
 
+
+def done(move):
+    with move:
+        pass
+
+
 ACTIONS = {
     "sleep": lambda phase: phase.sleep(),
-    "wake_weights": lambda phase: phase.wake_weights(),
-    "wake_cache": lambda phase: phase.wake_cache(),
+    "wake_weights": lambda phase: done(phase.wake_weights()),
+    "wake_cache": lambda phase: done(phase.wake_cache()),
     "start_sync": lambda phase: phase.start_sync(),
     "finish_sync": lambda phase: phase.finish_sync(5),
     "serve": lambda phase: phase.require_serving(),
@@ -61,6 +67,16 @@ def test_from_the_start_of_a_sync_there_is_no_version():
     phase = after("start_sync")
     assert phase.version is None
     assert phase.start_sync() is True, "the first one was never finished"
+
+
+@pytest.mark.parametrize(("history", "move"), [(("sleep",), "wake_weights"), (("sleep", "wake_weights"), "wake_cache")])
+def test_where_there_was_no_room_nothing_is_awake(history, move):
+    phase = after(*history)
+    before = phase.memory
+    with pytest.raises(MemoryError), getattr(phase, move)():
+        raise MemoryError
+    assert phase.memory is before
+    ACTIONS[move](phase)
 
 
 def test_running_requests_keep_a_replica_awake():

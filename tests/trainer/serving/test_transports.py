@@ -5,6 +5,7 @@ The trainer engine here makes vLLM's calls in vLLM's order; vLLM's own are drive
 
 import pickle
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from support.buckets import read_bucket
 
 from trainer.learner.config import LearnerConfig
+from trainer.serving import transports
 from trainer.serving.buckets import TensorRecord, WeightSyncError, digest, manifest
 from trainer.serving.colocated import check_colocation
 from trainer.serving.config import ServingConfig
@@ -94,16 +96,21 @@ def test_a_stream_that_was_left_is_read_to_its_end():
 
 
 class Replicas:
-    def __init__(self, count=1):
+    def __init__(self, count=1, refuses=None):
         self.count, self.infos, self.calls, self.received, self.answer = count, [], [], {}, None
+        self.refuses = refuses
 
     def __len__(self):
         return self.count
 
     def init_transfer(self, infos):
+        if self.refuses == "init":
+            raise ConnectionRefusedError("no such device")
         self.infos.append(list(infos))
 
     def start_sync(self):
+        if self.refuses == "start":
+            raise ConnectionRefusedError("asleep")
         self.calls.append("start")
 
     def receive_bucket(self, bucket):
@@ -141,7 +148,10 @@ class TrainerEngine:
 
     def __init__(self, info, client, source):
         self.info, self.client, self.source, self.open = info, client, source, True
-        client.init_weight_transfer_engine({"packed": True})
+        with suppress(ConnectionRefusedError):  # it asks in a thread, and waits for who would come
+            client.init_weight_transfer_engine({"packed": True})
+        if client.refusal is not None:
+            raise TimeoutError("after 300 s not all have come")
         TrainerEngine.made.append(self)
 
     def send_weights(self):
@@ -172,8 +182,16 @@ def engines(monkeypatch):
     return TrainerEngine.made
 
 
-def transport(bucket_mib=1):
-    return TRANSPORTS["cuda_ipc"](0, ServingConfig(colocated=True, bucket_mib=bucket_mib))
+def transport():
+    return TRANSPORTS["cuda_ipc"](0, ServingConfig(colocated=True, bucket_mib=1))
+
+
+def nccl(monkeypatch):
+    engine = ModuleType("vllm.distributed.weight_transfer.nccl_engine")
+    engine.NCCLTrainerInitInfo = SimpleNamespace
+    monkeypatch.setitem(sys.modules, engine.__name__, engine)
+    monkeypatch.setattr(transports, "_own_address", lambda: "127.0.0.1")
+    return TRANSPORTS["nccl"](0, ServingConfig(bucket_mib=1))
 
 
 def test_a_sync_by_vllms_engine_ends_with_our_version_and_manifest(engines):
@@ -200,11 +218,31 @@ def test_a_replica_that_holds_something_else_is_not_believed(engines):
         transport().send(Source(), replicas, 5)
 
 
-def test_after_a_failure_the_source_is_read_to_its_end(engines):
-    source = Source([*TENSORS[:2], ("broken", torch.zeros(1)), *TENSORS[2:]])
+BROKEN = [*TENSORS[:2], ("broken", torch.zeros(1)), *TENSORS[2:]]
+
+
+def test_after_a_failure_the_source_is_read_to_its_end(engines, monkeypatch):
+    source = Source(BROKEN)
+    with pytest.raises(ConnectionError):
+        nccl(monkeypatch).send(source, Replicas(), 5)
+    assert source.read == [name for name, _ in BROKEN]
+
+
+@pytest.mark.parametrize(("refuses", "message"), [("start", "asleep"), ("init", "no such device")])
+def test_replicas_that_refuse_before_the_first_tensor_leave_no_rank_waiting(engines, monkeypatch, refuses, message):
+    """The others gather already; and what is told is why, not that vLLM has waited in vain."""
+    source = Source()
+    with pytest.raises(ConnectionRefusedError, match=message):
+        nccl(monkeypatch).send(source, Replicas(refuses=refuses), 5)
+    assert source.read == [name for name, _ in TENSORS]
+
+
+def test_where_ranks_wait_for_each_other_between_portions_none_reads_on(engines):
+    """It would wait for them in turn, and never tell what went wrong."""
+    source = Source(BROKEN)
     with pytest.raises(ConnectionError):
         transport().send(source, Replicas(), 5)
-    assert source.read[-1] == TENSORS[-1][0]
+    assert source.read[-1] == "broken"
 
 
 def test_a_rank_connects_anew_after_a_failure_or_for_other_replicas(monkeypatch):
