@@ -77,13 +77,18 @@ async def restore_learner(
 
 
 async def astray(run: RunRef, learner: LearnerGroup, done: int, newest: int) -> str | None:
-    """Where a learner that outlived its run is, if not at an update of the journal."""
+    """Where a learner that outlived its run is, if not at an update of the journal.
+
+    Weights are compared where they are at hand: those of one that is offloaded when it has had its turn, in `recover`.
+    """
     if done < 0:
         return "is in the middle of an update that failed"
     if done > newest:
         return f"is at update {done}"
     known = run.journal.stage(step_label(done), "update.json") if done else None
-    if known is not None and await learner.fingerprint() != known["fingerprint"]:
+    if known is None or not await learner.resident():
+        return None
+    if await learner.fingerprint() != known["fingerprint"]:
         return f"is at update {done} with other weights"  # a replay, which was refused
     return None
 

@@ -1,8 +1,8 @@
 """Learner and replicas on the same GPUs: they take turns, in an order that every one of them checks for itself.
 
 The learner's turn:   replicas sleep (weights to host memory, KV cache gone) -> the learner reloads.
-The replicas' turn:   replicas wake their weights -> are synced, if the learner has newer ones -> the learner offloads
-                      -> replicas wake their KV cache.
+The replicas' turn:   the learner trims its memory -> replicas wake their weights -> are synced, if the learner has
+                      newer ones -> the learner offloads -> replicas wake their KV cache.
 
 Weights and optimizer of the learner are never on a device together with a KV cache. Between turns nothing is held back:
 whoever finds that it is its turn already does nothing.
@@ -55,6 +55,9 @@ async def replicas_turn(
     if resident and await _all_are(replicas, Memory.AWAKE):
         await replicas.sleep()
     if await _all_are(replicas, Memory.ASLEEP):
+        if resident:
+            # what the update took for its activations is where the weights have to go
+            await learner.trim()
         metrics["memory_gib/replicas_weights"] = await replicas.wake_weights() / GIB
     if sync is not None:
         await sync()

@@ -31,9 +31,10 @@ BOOT = Boot("/model", SERVING, "shared_memory", 0, None)
 class Rank:
     """An actor that answers with what it was booted with, or raises it."""
 
-    def __init__(self, booted=("/model", LEARNER, ALGORITHM), updates=0):
-        self.booted = SimpleNamespace(remote=lambda: self._say(booted))
-        self.state = SimpleNamespace(remote=lambda: self._say(updates))
+    def __init__(self, booted=("/model", LEARNER, ALGORITHM), updates=0, resident=True, fingerprint="f1"):
+        told = {"booted": booted, "state": updates, "resident": resident, "fingerprint": fingerprint}
+        for method, answer in told.items():
+            setattr(self, method, SimpleNamespace(remote=lambda answer=answer: self._say(answer)))
 
     async def _say(self, told):
         if isinstance(told, Exception):
@@ -101,6 +102,20 @@ async def test_a_checkpoint_leads_a_learner_back(tmp_path, cluster):
     assert "no checkpoint leads back" in await fault(run)
     write_checkpoint(run.journal.checkpoints, 1)
     assert await fault(run) is None
+
+
+@pytest.mark.parametrize(
+    ("resident", "why"), [(True, "is at update 1 with other weights"), (False, None)], ids=["resident", "offloaded"]
+)
+async def test_weights_are_compared_where_they_are_at_hand(tmp_path, cluster, resident, why):
+    """A learner that shares its GPU is offloaded while trials run; asked for its weights it would raise."""
+    run = make_run(tmp_path)
+    write_json(run.journal.stage_dir(step_label(1)) / "update.json", {"fingerprint": "f1"})
+    away = LearnerError("asked to fingerprint, but the learner is offloaded")
+    rank = {"updates": 1, "resident": resident, "fingerprint": "f2" if resident else away}
+    cluster.actors[f"{run.name}/learner"] = {number: Rank(**rank) for number in (0, 1)}
+    told = await fault(run)
+    assert told is None if why is None else why in told
 
 
 @pytest.fixture

@@ -138,7 +138,10 @@ async def test_a_learner_that_outlived_its_run_goes_back_to_a_checkpoint(tmp_pat
     async def fingerprint():
         return "of a replay that was refused"
 
-    ranks.updates, ranks.load, ranks.fingerprint = updates, load, fingerprint
+    async def resident():
+        return True
+
+    ranks.updates, ranks.load, ranks.fingerprint, ranks.resident = updates, load, fingerprint, resident
     monkeypatch.setattr(LearnerGroup, "attach", lambda name: ranks)
     with pytest.raises(JournalError, match=f"alive {where}, the journal at 2, and no checkpoint leads back"):
         await restore_learner(run, 1.0)
@@ -160,7 +163,10 @@ async def test_a_learner_with_the_journals_weights_goes_on(tmp_path, monkeypatch
     async def fingerprint():
         return "f1"
 
-    ranks.updates, ranks.fingerprint = updates, fingerprint
+    async def resident():
+        return True
+
+    ranks.updates, ranks.fingerprint, ranks.resident = updates, fingerprint, resident
     monkeypatch.setattr(LearnerGroup, "attach", lambda name: ranks)
     assert await restore_learner(run, 1.0) == 2, "without a load, which these ranks cannot do"
 

@@ -69,6 +69,9 @@ class Ranks:
     async def resident(self):
         return self.residency.resident
 
+    async def trim(self):
+        self.device.log.append("trim")
+
     async def offload(self):
         self.residency.offload([])
         self.device.move("learner", False)
@@ -130,7 +133,7 @@ async def test_a_step_goes_round(world):
     assert metrics["memory_gib/replicas_awake"] == 2 and metrics["memory_gib/replicas_asleep"] == 0
     world.device.log.clear()
     metrics = await replicas_turn(world.learner, world.replicas, sync_of(world))
-    assert world.device.log == ["+weights", "sync", "-learner", "+kv_cache"]
+    assert world.device.log == ["trim", "+weights", "sync", "-learner", "+kv_cache"]
     assert {"memory_gib/replicas_weights", "memory_gib/learner_offloaded", "timing_s/replicas_turn"} <= metrics.keys()
     assert await memory(world) is Memory.AWAKE and await world.replicas.versions() == [1]
 
@@ -147,13 +150,14 @@ async def test_who_has_the_turn_does_not_move(world):
 async def test_without_newer_weights_the_old_ones_wake_up(world):
     await learner_turn(world.learner, world.replicas)
     await replicas_turn(world.learner, world.replicas)
-    assert world.device.log == ["-weights", "-kv_cache", "+learner", "+weights", "-learner", "+kv_cache"]
+    assert world.device.log == ["-weights", "-kv_cache", "+learner", "trim", "+weights", "-learner", "+kv_cache"]
     assert await world.replicas.versions() == [0]
 
 
 async def test_a_sync_at_the_start_of_a_run_takes_both_turns(world):
     await replicas_turn(world.learner, world.replicas, sync_of(world))
-    assert world.device.log == ["-weights", "-kv_cache", "+learner", "+weights", "sync", "-learner", "+kv_cache"]
+    moves = ["-weights", "-kv_cache", "+learner", "trim", "+weights", "sync", "-learner", "+kv_cache"]
+    assert world.device.log == moves
 
 
 async def test_after_a_sync_that_failed_the_next_one_goes_through(world):

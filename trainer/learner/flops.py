@@ -10,6 +10,7 @@ tokens of which one sees the other. Embedding, norms and softmax are left out, a
 computes again: this is work that serves the model, as in MFU.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,17 +27,18 @@ PEAKS = {
     "A100": 312e12,
     "A800": 312e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L20": 119.5e12,
     "L4": 121e12,
     "A10": 125e12,
     "V100": 125e12,
 }
-"""Dense bfloat16 (V100: float16) operations a second, from vendors' data sheets, by a part of the device's name."""
+"""Dense bfloat16 (V100: float16) operations a second, from vendors' data sheets, by words of the device's name."""
 
 
 def peak_of(device_name: str) -> float | None:
     """Operations a second of a GPU, None if it is not known. Of names that fit, the longest decides."""
-    fitting = [name for name in PEAKS if name in device_name]
+    fitting = [name for name in PEAKS if re.search(rf"(?<!\w){name}(?!\w)", device_name)]
     return PEAKS[max(fitting, key=len)] if fitting else None
 
 

@@ -44,10 +44,12 @@ class LearnerGroup:
         """
         threads = config.threads or max(cpu_threads() // config.ranks_per_node, 1)
         bundles = await asyncio.to_thread(reserve, _bundles(run_name), config)
+        # else DeepSpeed would take the GPUs of a machine for ranks that were meant to do without
+        hidden = {} if config.gpus_per_rank else {"CUDA_VISIBLE_DEVICES": ""}
         found = [
             find_or_start(
                 f"{run_name}/learner/{rank}", LearnerRank, rank, config, algorithm, list(plugins),
-                threads=threads, gpus=config.gpus_per_rank, place=place_of(bundles, rank, config),
+                threads=threads, gpus=config.gpus_per_rank, place=place_of(bundles, rank, config), **hidden,
             )
             for rank in range(config.ranks)
         ]  # fmt: skip
@@ -167,6 +169,10 @@ class LearnerGroup:
         if len(states) != 1:
             raise LearnerError("some ranks are offloaded and some are not; stop the run and start it again")
         return bool(states.pop())
+
+    async def trim(self) -> None:
+        """Keep no more of the devices than is in use."""
+        await self._all("trim")
 
     async def offload(self) -> int:
         """Leave the devices to replicas; see `LearnerRank.offload`. Returns the most of any device."""

@@ -26,11 +26,12 @@ from trainer.learner.lora.adapters import scaling_of
 from trainer.learner.lora.reference import LoraBase
 from trainer.learner.measures import memory_metrics, seqlen_metrics, speed_metrics
 from trainer.learner.moe.replay import require_records, routing_metrics
+from trainer.learner.packable import require_packable
 from trainer.learner.packed_model import PackedModel
 from trainer.learner.policy_update import PolicyUpdate
 from trainer.learner.probe import measure
 from trainer.learner.rendezvous import meet, open_store, reach_store
-from trainer.learner.residency import Residency
+from trainer.learner.residency import Residency, trim
 from trainer.learner.samples import mini_batches, read_samples
 from trainer.learner.schedule import lr_factor
 from trainer.learner.scoring import score_samples
@@ -120,6 +121,7 @@ class LearnerRank:
             same_bits_each_time()
         self._model_path = model_path
         self.adopt(build_policy(model_path, self.config))
+        require_packable(self._policy)
         if self.algorithm.kl.place != "none":
             self._reference = LoraBase(self._policy) if self.config.lora else build_reference(model_path, self.config)
         if self.config.critic is not None:
@@ -249,7 +251,7 @@ class LearnerRank:
         if self.rank == 0:
             return send_adapters(source, replicas, version, scaling_of(self._policy.engine.module) or 1.0)
         for _ in source:
-            same_bits_each_time()
+            pass
         return None
 
     def save(self, root: str, step: int, notes: Mapping[str, str]) -> str:
@@ -320,6 +322,10 @@ class LearnerRank:
     def resident(self) -> bool:
         """Whether weights and optimizer are on the device, where all work is done."""
         return self._residency.resident
+
+    def trim(self) -> None:
+        """Keep no more of the device than is in use."""
+        trim()
 
     def offload(self) -> int:
         """Leave the device to replicas. Returns the bytes of it that are still in use, by whomever."""

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from trainer.learner.ranks import on_first_rank
 
 
@@ -34,11 +36,14 @@ def load(engine: Any, folder: Path, scratch: Path) -> None:
         engine.load_checkpoint(str(scratch), tag=_TAG)
     finally:
         engine._config.load_universal_checkpoint = False
-    # DeepSpeed gives all groups the settings of the first, and all their parameters one and the same count of steps
+    # DeepSpeed gives all groups the settings of the first, and all their parameters one and the same count of steps, in
+    # host memory, where a fused optimizer on a GPU does not look for it
     for group, kept in zip(optimizer.param_groups, settings, strict=True):
         group |= kept
-    for state in optimizer.state.values():
-        state["step"] = deepcopy(state["step"])
+    for parameter, state in optimizer.state.items():
+        step = state["step"]
+        is_tensor = isinstance(step, torch.Tensor)
+        state["step"] = step.detach().to(parameter.device, copy=True) if is_tensor else deepcopy(step)
     on_first_rank(partial(shutil.rmtree, scratch), CheckpointError)
 
 

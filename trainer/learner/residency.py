@@ -1,5 +1,6 @@
 """Whether a rank's weights and optimizer are on its device, or wait in host memory while replicas use the device."""
 
+import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -30,6 +31,7 @@ class Residency:
         self.require("offload")
         for engine in engines:
             _offload(engine)
+        trim()
         self.resident = False
 
     def reload(self, engines: Iterable[Any]) -> None:
@@ -54,7 +56,12 @@ def _offload(engine: Any) -> None:
         _move_shards(_frozen(engine.module), torch.device("cpu"))
         if not _is_fused_adam(engine):
             _move_adam(engine.optimizer, torch.device("cpu"))
+
+
+def trim() -> None:
+    """Give back the GPU memory that torch keeps for later, and which others on the device cannot have meanwhile."""
     if torch.cuda.is_available():
+        gc.collect()
         torch.cuda.empty_cache()
 
 

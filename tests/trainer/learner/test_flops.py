@@ -35,7 +35,9 @@ def test_peaks_of_devices():
     assert peak_of("NVIDIA H100 80GB HBM3") == 989e12
     assert peak_of("NVIDIA H100 PCIe") == 756e12
     assert peak_of("NVIDIA H20") == 148e12 and peak_of("NVIDIA H200") == 989e12
-    assert peak_of("AMD EPYC") is None
+    assert peak_of("NVIDIA L40") == 181e12 and peak_of("NVIDIA L40S") == 362e12 and peak_of("NVIDIA L4") == 121e12
+    assert peak_of("NVIDIA A100-SXM4-80GB") == 312e12 and peak_of("NVIDIA GH200 480GB") is None
+    assert peak_of("NVIDIA RTX A1000") is None and peak_of("AMD EPYC") is None
 
 
 def test_a_mixture_counts_the_experts_a_token_goes_through(tmp_path):

@@ -22,3 +22,20 @@ async def test_ranks_of_a_learner_of_another_size_are_not_taken_over(tmp_path, m
     names[:] = [f"run/learner/{rank}" for rank in range(wanted)]
     found = await LearnerGroup.start("run", tmp_path, LearnerConfig(ranks=wanted), AlgorithmConfig())
     assert found.actors == names
+
+
+@pytest.mark.parametrize(("gpus", "environment"), [(0, {"CUDA_VISIBLE_DEVICES": ""}), (1, {})])
+async def test_ranks_without_gpus_see_none(tmp_path, monkeypatch, gpus, environment):
+    """DeepSpeed would compute on those of the machine."""
+    given = []
+
+    def find_or_start(name, *args, threads, gpus, place, **more):
+        given.append(more)
+        return name, False
+
+    monkeypatch.setattr(module, "reserve", lambda name, config: None)
+    monkeypatch.setattr(module, "place_of", lambda bundles, rank, config: None)
+    monkeypatch.setattr(module, "find_all", lambda prefix: ["run/learner/0"])
+    monkeypatch.setattr(module, "find_or_start", find_or_start)
+    await LearnerGroup.start("run", tmp_path, LearnerConfig(gpus_per_rank=gpus), AlgorithmConfig())
+    assert given == [environment]
