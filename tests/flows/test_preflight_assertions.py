@@ -395,6 +395,39 @@ def test_models_that_cannot_be_trained(place, config, words):
     assert any(f.level is Level.FATAL and words in f.message for f in found), found
 
 
+@pytest.mark.parametrize(
+    ("config", "values", "level", "words"),
+    [
+        ({}, {}, Level.OK, "attend to all of a rollout"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, {}, F, "has layers of linear_attention"),
+        ({"final_logit_softcapping": 30.0}, {}, F, "has final_logit_softcapping 30.0"),
+        (
+            {"use_sliding_window": True, "sliding_window": 512},
+            {},
+            F,
+            "more than the 512 tokens that layers of the model look back over",
+        ),
+        (
+            {"use_sliding_window": True, "sliding_window": 1024},
+            {},
+            F,
+            "makes rows of 2048 tokens, and layers of the model look back over 1024",
+        ),
+        (
+            {"use_sliding_window": True, "sliding_window": 1024},
+            {"learner.micro_batch_tokens": 1024},
+            Level.OK,
+            "no row is longer",
+        ),
+        ({"sliding_window": 512, "use_sliding_window": False}, {}, Level.OK, "attend to all of a rollout"),
+    ],
+)
+def test_rows_of_rollouts_can_be_computed(place, config, values, level, words):
+    path = variant(place, f"rows-{abs(hash(json.dumps(config)))}", config)
+    (found,) = findings_of(place, "rows", {"model.path": path} | values)
+    assert found.level is level and words in found.message, found
+
+
 def test_a_dense_model_passes(place):
     assert {f.level for f in findings_of(place, "experts", {})} == {Level.OK}
 

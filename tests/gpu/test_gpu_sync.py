@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from support.rollouts import write_batch
+from support.tiny import tiny_model
 
 from trainer.algorithms.config import AlgorithmConfig
 from trainer.colocation import learner_turn, replicas_turn
@@ -20,6 +21,12 @@ PROMPT = list(range(40, 140))
 LEARNER = LearnerConfig(lr=1e-3, dtype="bfloat16", gpus_per_rank=1, attention="sdpa")
 TOLERANCE = 0.1
 """Between bfloat16 log-probs of engine and learner; an update of a tiny model at this learning rate moves more."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of 6 MB, which comes in a dozen portions of half a bucket."""
+    return tiny_model(tmp_path_factory.mktemp("model") / "wide", hidden=256, layers=6)
 
 
 async def log_probs(pool: ReplicaPool) -> torch.Tensor:
@@ -77,7 +84,7 @@ async def test_a_replica_on_another_gpu_is_synced_by_nccl(cluster: None, model: 
         scores = await learner.score(batch, ["old_logprobs"], 1.0, updates=2)
         await require_same_distribution(pool, batch, scores["old_logprobs"])
         answer = await pool.generate(PROMPT, Sampling(max_tokens=4), "s")
-        assert answer.weight_versions == [2] * 4
+        assert set(answer.weight_versions) == {2}
     finally:
         await pool.shutdown()
         learner.shutdown()

@@ -10,6 +10,7 @@ import torch
 from trainer.learner.attention_backends import backend_for
 from trainer.learner.config import LearnerConfig
 from trainer.learner.deepspeed_config import deepspeed_config
+from trainer.learner.errors import LearnerError
 from trainer.learner.freeze import freeze
 from trainer.learner.logprobs import LogProbHead
 from trainer.learner.lora.adapters import insert_adapters
@@ -18,6 +19,7 @@ from trainer.learner.optimizer import make_optimizer
 from trainer.learner.packed_model import PackedModel
 from trainer.learner.sequence.check import require_divisible
 from trainer.learner.sequence.group import sequence_group
+from trainer.learner.unsupported import unsupported
 from trainer.learner.value_head import ValueHead
 
 
@@ -82,11 +84,18 @@ def build_reference(model_path: str, config: LearnerConfig) -> PackedModel:
 
 
 def _load(model_path: str, config: LearnerConfig) -> Any:
-    """The model, with packed attention."""
+    """The model, with packed attention.
+
+    Raises:
+        LearnerError: it has what the learner does not compute.
+    """
     from transformers import AutoModelForCausalLM
 
     dtype = getattr(torch, config.dtype)
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation=backend_for(config).name)
+    reason = unsupported(model.config.get_text_config().to_dict())
+    if reason is not None:
+        raise LearnerError(f"the model at {model_path} {reason}; train another one")
     require_divisible(model.config, config.sp_size)
     return model
 

@@ -4,7 +4,6 @@ Layers that carry a state from token to token do not see where one rollout ends,
 its head is lost on log-probs. Neither raises anything: the gradient would be that of another policy.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,23 +12,8 @@ from trainer.learner.errors import LearnerError
 from trainer.learner.packing import pack_rows
 from trainer.learner.probe import TOKENS, at_rest, sample
 
-_ATTENDING = {"full_attention", "sliding_attention"}
-_BENDING = {"attn_logit_softcapping": None, "final_logit_softcapping": None, "logits_scaling": 1, "logit_scale": 1}
-"""Settings of models that change scores or logits, and with what they do not."""
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
 """Nats, on average, by which log-probs may differ: experts that get other tokens besides add up in other ways."""
-
-
-def unpackable(text_config: Mapping[str, Any]) -> str | None:
-    """What a language model's config says of it that the learner does not compute, or None."""
-    other = sorted(set(text_config.get("layer_types") or ()) - _ATTENDING)
-    if other:
-        return f"has layers of {', '.join(other)}, which would see the rollouts beside theirs in a packed row"
-    for name, harmless in _BENDING.items():
-        value = text_config.get(name)
-        if value is not None and value != harmless:
-            return f"has {name} {value} in its config, which the learner's attention and log-probs do not compute"
-    return None
 
 
 def require_packable(model: Any) -> None:
@@ -41,10 +25,7 @@ def require_packable(model: Any) -> None:
         LearnerError: it does, or the model changes what its head says.
     """
     network = model.engine.module
-    config = network.config.get_text_config()
-    reason = unpackable(config.to_dict())
-    if reason is not None:
-        raise LearnerError(f"the model {reason}; train another one")
+    vocabulary = network.config.get_text_config().vocab_size
     heard: list[torch.Tensor] = []
     hooks = [
         model.head.register_forward_hook(lambda module, inputs, said: heard.append(said.detach())),
@@ -52,7 +33,7 @@ def require_packable(model: Any) -> None:
     ]
     try:
         with at_rest(model):
-            first, second = (_beside(model, config.vocab_size, neighbour) for neighbour in (1, 2))
+            first, second = (_beside(model, vocabulary, neighbour) for neighbour in (1, 2))
     finally:
         for hook in hooks:
             hook.remove()

@@ -97,6 +97,40 @@ def _mixture(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
         yield ok("learner.moe.replay", True, "the engine's choice of experts is replayed")
 
 
+@check("rows")
+@of_model
+def rows(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
+    """The learner computes rows of several rollouts as the engine computes each of them."""
+    from trainer.learner.unsupported import unsupported
+
+    path, text, learner = facts.config.model.path, model.text_config, facts.config.learner
+    reason = unsupported(text)
+    if reason is not None:
+        yield fatal(
+            "model.path", path, reason, "take a model whose layers all attend, and that leaves logits as they are"
+        )
+        return
+    sliding = model.number("sliding_window") if text.get("use_sliding_window", True) else None
+    if sliding is None:
+        yield ok("model.path", path, "its layers attend to all of a rollout, by its config.json")
+    elif facts.config.serving.window > sliding:
+        yield fatal(
+            "serving.window",
+            facts.config.serving.window,
+            f"is more than the {sliding} tokens that layers of the model look back over, which is not computed",
+            f"lower it to {sliding}, or take a model without sliding_window",
+        )
+    elif learner.row_tokens > sliding:
+        yield fatal(
+            "learner.micro_batch_tokens",
+            learner.micro_batch_tokens,
+            f"makes rows of {learner.row_tokens} tokens, and layers of the model look back over {sliding}",
+            f"lower it to {sliding // learner.sp_size}",
+        )
+    else:
+        yield ok("model.path", path, f"no row is longer than the {sliding} tokens that its layers look back over")
+
+
 @check("window")
 @of_model
 def window(facts: Facts, model: ModelFacts) -> Iterator[Finding]:

@@ -1,5 +1,7 @@
 """A model that does not compute a rollout in a row as it computes it alone is refused before anything is trained."""
 
+import json
+
 import pytest
 import torch
 from support.mixture import tiny_mixture
@@ -7,9 +9,12 @@ from support.plain import PlainEngine, load_packed, sharpen
 from support.tiny import tiny_model
 from transformers import Gemma2Config, GraniteConfig, Lfm2Config, Qwen3NextConfig
 
+from trainer.learner.config import LearnerConfig
+from trainer.learner.engine import _load
 from trainer.learner.errors import LearnerError
-from trainer.learner.packable import require_packable, unpackable
+from trainer.learner.packable import require_packable
 from trainer.learner.packed_model import PackedModel
+from trainer.learner.unsupported import unsupported
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +71,13 @@ def test_what_would_train_another_policy_is_refused(folders, place, hook, messag
     ids=lambda value: type(value).__name__ if hasattr(value, "model_type") else "",
 )
 def test_a_config_tells(config, reason):
-    told = unpackable(config.to_dict())
+    told = unsupported(config.to_dict())
     assert told is None if reason is None else reason in told
 
 
-def test_a_config_that_tells_is_asked_first(folders):
-    model = packed(folders["dense"])
-    model.engine.module.config.final_logit_softcapping = 30.0
-    with pytest.raises(LearnerError, match=r"has final_logit_softcapping 30\.0 in its config, .* train another one"):
-        require_packable(model)
+def test_such_a_model_is_not_loaded(tmp_path):
+    folder = tiny_model(tmp_path / "capped")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"final_logit_softcapping": 30.0}))
+    with pytest.raises(LearnerError, match=r"capped has final_logit_softcapping 30\.0 in its config, .* train another"):
+        _load(str(folder), LearnerConfig())

@@ -33,12 +33,6 @@ def require_divisible(model_config: Any, sp_size: int) -> None:
             f"learner.sp_size is {sp_size}, but the model's rotary embedding ({by_length[0]}) depends on how long a "
             "row is, which no rank of a group sees; set learner.sp_size: 1"
         )
-    other = sorted(set(getattr(text, "layer_types", None) or []) - {"full_attention", "sliding_attention"})
-    if other:
-        raise SequenceError(
-            f"learner.sp_size is {sp_size}, but the model has layers of {', '.join(other)}, which would see a part of "
-            "their row; set learner.sp_size: 1"
-        )
 
 
 def divisors(number: int) -> list[int]:

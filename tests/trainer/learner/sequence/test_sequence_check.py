@@ -25,7 +25,6 @@ def test_heads_of_queries_divide(size):
             2,
             r"rotary embedding \(dynamic\).*set learner\.sp_size: 1",
         ),
-        ({"layer_types": ["full_attention", "linear_attention"]}, 2, r"layers of linear_attention"),
     ],
 )
 def test_refused(changes, size, message):
