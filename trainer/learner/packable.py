@@ -9,17 +9,19 @@ from typing import Any
 import torch
 
 from trainer.learner.errors import LearnerError
+from trainer.learner.moe.mixtures import mixture_of
 from trainer.learner.packing import pack_rows
 from trainer.learner.probe import TOKENS, at_rest, sample
 
-_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
-"""Nats, on average, by which log-probs may differ: experts that get other tokens besides add up in other ways."""
+_TOLERANCE = 1e-3
+"""Nats, on average, by which log-probs may differ; they do not where sums are always added up in the same order."""
 
 
 def require_packable(model: Any) -> None:
     """Compute two rollouts in a row with a `PackedModel`, twice: the second must not notice when the first changes.
 
-    A collective.
+    A collective. Of a mixture of experts that is not asked: an expert that gets other tokens besides adds up in another
+    order, and two experts that are nearly tied change places; the families that are known attend.
 
     Raises:
         LearnerError: it does, or the model changes what its head says.
@@ -43,7 +45,7 @@ def require_packable(model: Any) -> None:
             "are computed in the head, do not go through that; train another one"
         )
     change = float((first - second).abs().mean())
-    if not change <= _TOLERANCE[network.dtype]:
+    if mixture_of(network) is None and not change <= _TOLERANCE:
         raise LearnerError(
             f"the log-probs of a rollout change by {change:.2g} nats with what stands beside it in a packed row: the "
             "model has layers that see more than their own rollout; train another one"
