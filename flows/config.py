@@ -24,6 +24,7 @@ from tasks.thin_trials import Keep
 from tasks.tracing import TracingConfig
 from trainer.algorithms.check import Finding, StepFacts, check
 from trainer.algorithms.config import AlgorithmConfig
+from trainer.algorithms.registry import POLICY_LOSSES
 from trainer.algorithms.staleness import StalenessConfig
 from trainer.fidelity.config import FidelityConfig
 from trainer.learner.config import LearnerConfig
@@ -210,10 +211,18 @@ class RunConfig(BaseModel):
                 f"filter.refill_rounds is {self.filter.refill_rounds}, but with mode {self.mode} a step draws nothing "
                 "itself; set it to 0, and raise rollout.tasks_per_step to have more groups with a signal"
             )
-        if self.algorithm.rollout_correction.mode == "off":
+        correction, loss = self.algorithm.rollout_correction, POLICY_LOSSES[self.algorithm.policy_loss]
+        if correction.mode == "off" or (correction.mode == "decoupled" and correction.weights == "none"):
             raise ValueError(
-                f"mode is {self.mode}, where tokens are sampled from older weights, but "
-                "algorithm.rollout_correction.mode is off; set it to decoupled or bypass"
+                f"mode is {self.mode}, where tokens are sampled from older weights, but nothing corrects for them: "
+                f"algorithm.rollout_correction has mode: {correction.mode}, weights: {correction.weights}; set mode: "
+                "decoupled and weights: token, or mode: bypass"
+            )
+        if self.staleness.too_old == "down_weight" and loss.options.get("averages"):
+            raise ValueError(
+                f"staleness.too_old is down_weight, which weighs tokens, but policy_loss {loss.name} takes the mean of "
+                "a rollout's advantages, and older tokens would be trained on like the others; set policy_loss: "
+                "gspo_token, or too_old: drop"
             )
         if self.mode == "one_step_off" and not self.staleness.max_staleness:
             raise ValueError(

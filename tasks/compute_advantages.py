@@ -59,7 +59,7 @@ async def compute_advantages(
         inputs.lengths,
         _column(trials, "prompt_length"),
         torch.from_numpy(sum_by_trial(batch, batch.column("num_turns").to_numpy())),
-        result.advantages,
+        torch.from_numpy(advantages),
         shaped_rewards=inputs.scores,
         returns=result.returns,
         values=inputs.values,
@@ -73,9 +73,9 @@ async def compute_advantages(
             "batch/segments": float(batch.num_rows),
         }
     )
-    kl_state: dict[str, Any] = {}
+    kl_state: dict[str, Any] = {"coef": coef} if algorithm.kl.in_reward else {}
     if divergence is not None:
-        kl_state = {"coef": coef, "measured": float(divergence.mean()), "rollouts": trials.num_rows}
+        kl_state |= {"measured": float(divergence.mean()), "rollouts": trials.num_rows}
         metrics |= {"actor/reward_kl_penalty": kl_state["measured"], "actor/reward_kl_penalty_coeff": coef}
     # last, for it says that the batch is whole
     write_json(folder / DONE, {"metrics": metrics, "kl": kl_state})
@@ -139,4 +139,6 @@ def _reward_kl_coef(run: RunRef, step: int, kl: KLConfig) -> float:
     state = (before or {}).get("kl")
     if kl.controller == "fixed" or not state:
         return kl.coef
+    if "measured" not in state:  # the batch was empty
+        return float(state["coef"])
     return next_coef(state["coef"], state["measured"], state["rollouts"], kl)

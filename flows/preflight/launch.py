@@ -50,7 +50,9 @@ def launch_plan(config: RunConfig, root: Path) -> dict[str, Any]:
 
 
 def engine_arguments(model: str, serving: ServingConfig, gpus: bool = False) -> dict[str, Any]:
-    """The keyword arguments of vLLM's engine, as `trainer.serving.replica.Replica.boot` gives them."""
+    """The keyword arguments of vLLM's engine, as `trainer.serving.replica.Replica.boot` gives them; `seed`, which each
+    replica draws for itself, is not among them.
+    """
     from trainer.serving.adapters import room_for
     from trainer.serving.transports import TRANSPORTS, transport_of
 

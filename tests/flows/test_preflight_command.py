@@ -200,6 +200,7 @@ async def test_the_engine_arguments_that_are_shown_are_those_that_are_given(tmp_
         monkeypatch.setattr("torch.cuda.is_available", lambda gpus=gpus: gpus)
         with pytest.raises(Stop):
             await Replica(str(tmp_path / "log")).boot("model", config, EXTENSION, transport_of(config, gpus))
+        assert 0 <= given.pop("seed") < 2**31
         assert given == engine_arguments("model", config, gpus)
 
 

@@ -53,7 +53,15 @@ def test_defaults_need_only_a_name():
         ),
         (
             {"mode": "one_step_off", "algorithm": {"rollout_correction": {"mode": "off"}}},
-            ["rollout_correction.mode is off", "decoupled or bypass"],
+            ["nothing corrects for them", "mode: off", "set mode: decoupled"],
+        ),
+        (
+            {"mode": "async", "algorithm": {"rollout_correction": {"weights": "none"}}},
+            ["nothing corrects for them", "weights: none", "or mode: bypass"],
+        ),
+        (
+            {"mode": "async", "staleness": {"too_old": "down_weight"}},
+            ["policy_loss gspo takes the mean of a rollout's advantages", "set policy_loss: gspo_token"],
         ),
         ({"mode": "one_step_off", "staleness": {"max_staleness": 0}}, ["max_staleness is 0", "set it to 1"]),
         ({"staleness": {"too_old_weight": 0.5}}, ["too_old_weight is 0.5", "set too_old: down_weight"]),

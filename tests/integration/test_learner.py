@@ -6,17 +6,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from support.rollouts import write_batch
+from support.rollouts import batch_of, make_rollout, write_batch
 from transformers import AutoModelForCausalLM
 
 from trainer.algorithms.config import AlgorithmConfig
-from trainer.batch import sampled_lengths
+from trainer.batch import sampled_lengths, with_advantages
 from trainer.learner.checkpoint import list_checkpoints
 from trainer.learner.config import LearnerConfig
 from trainer.learner.export import export_checkpoint
 from trainer.learner.group import LearnerGroup
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.usefixtures("cluster")]
+
+
+NAN = float("nan")
+LOGPROBS = [NAN, NAN, NAN, -5.5, -5.5, NAN, -5.5]
 
 
 async def train(model: Path, batch: Path, name: str, **settings: object) -> tuple[list[str], dict[str, float]]:
@@ -40,6 +44,24 @@ async def test_gradient_depends_on_neither_packing_nor_ranks(models: dict[str, P
         assert small[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
         assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
     assert one["actor/ppo_kl"] == 0.0 and one["actor/pg_clipfrac"] == 0.0, "one on-policy step: the ratio is exactly 1"
+
+
+async def test_no_row_is_lost_on_the_sum_of_many(models: dict[str, Path], tmp_path: Path) -> None:
+    """As many copies of one rollout have its gradient on average; in bfloat16 their sum would not grow any more."""
+    settings = {"dtype": "bfloat16", "micro_batch_tokens": 1, "share_prompts": "never"}
+    config = LearnerConfig(lr=1e-12, **settings)  # type: ignore[arg-type]
+    group = await LearnerGroup.start("learner/sum", models["tied"], config, AlgorithmConfig())
+    norms = []
+    try:
+        for step, copies in enumerate((1, 512), start=1):
+            rollouts = [make_rollout(f"s-{copy}", logprobs=LOGPROBS) for copy in range(copies)]
+            table = with_advantages(batch_of(rollouts), np.ones(3 * copies, np.float32))
+            pq.write_table(table, tmp_path / f"{step}.parquet")
+            record = await group.update(step, tmp_path / f"{step}.parquet", 1.0)
+            norms.append(record.metrics["actor/grad_norm"])
+    finally:
+        group.shutdown()
+    assert norms[1] == pytest.approx(norms[0], rel=0.01)
 
 
 async def test_update_moves_every_tensor_once_and_says_so(models: dict[str, Path], tmp_path: Path) -> None:

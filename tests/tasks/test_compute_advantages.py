@@ -68,6 +68,7 @@ async def test_tokens_beyond_the_bound_weigh_less_and_are_counted(run):
     metrics = await compute_advantages.fn(run, LABEL, step, AlgorithmConfig(), config)
     assert sampled(trained(run), "advantages") == pytest.approx(plain / 4)
     assert metrics["staleness/age_share/2"] == 1.0 and metrics["staleness/down_weighted"] == 1.0
+    assert metrics["critic/advantages/max"] == pytest.approx(plain.max() / 4), "of what is trained on"
 
 
 async def test_metrics_of_the_batch(run):
@@ -136,6 +137,20 @@ async def test_the_adaptive_weight_follows_the_step_before(run, controller, want
     write_scores(run, old_logprobs=np.zeros(6, np.float32), ref_logprobs=np.zeros(6, np.float32))
     metrics = await compute(run, kl={"place": "reward", "controller": controller, "target": 0.1, "horizon": 100})
     assert metrics["actor/reward_kl_penalty_coeff"] == pytest.approx(want)
+
+
+async def test_an_empty_step_does_not_forget_the_adaptive_weight(run):
+    write_json(run.journal.stage_dir("step_000001") / DONE, {"metrics": {}, "kl": {"coef": 0.5}})
+    write_batch(run, {"a": [1, 0]})
+    write_scores(run, old_logprobs=np.zeros(6, np.float32), ref_logprobs=np.zeros(6, np.float32))
+    kl = {"place": "reward", "controller": "adaptive", "target": 0.1, "horizon": 100}
+    metrics = await compute(run, kl=kl)
+    assert metrics["actor/reward_kl_penalty_coeff"] == 0.5
+    (run.journal.stage_dir(LABEL) / DONE).unlink()
+    (run.journal.stage_dir(LABEL) / "scores.parquet").unlink()
+    write_batch(run, {})
+    await compute(run, kl=kl)
+    assert run.journal.stage(LABEL, DONE)["kl"] == {"coef": 0.5}
 
 
 async def test_values_and_returns_go_on_to_the_critic(run):

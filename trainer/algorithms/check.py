@@ -43,7 +43,7 @@ def check(algorithm: AlgorithmConfig, facts: StepFacts) -> list[Finding]:
 
 def _errors(algorithm: AlgorithmConfig, facts: StepFacts) -> Iterator[str]:
     loss = POLICY_LOSSES[algorithm.policy_loss]
-    high = algorithm.clip_ratio_high
+    bounds = {name: getattr(algorithm, name) for name in ("clip_ratio_low", "clip_ratio_high") if name in loss.settings}
     if "values" in ADVANTAGE_ESTIMATORS[algorithm.adv_estimator].needs and not facts.has_critic:
         yield f"adv_estimator is {algorithm.adv_estimator!r}, which needs values; set learner.critic: {{}}"
     if algorithm.adv_estimator == "gdpo" and not facts.has_reward_function:
@@ -65,17 +65,18 @@ def _errors(algorithm: AlgorithmConfig, facts: StepFacts) -> Iterator[str]:
             "loss_agg is 'seq-mean-token-sum-norm' without loss_horizon: a divisor that follows each batch's longest "
             "answer changes the learning rate from step to step; set loss_horizon to the longest answer you allow"
         )
-    if loss.options.get("clip_scale") == "token" and high < TOKEN_CLIP_LIMIT:
-        yield (
-            f"clip_ratio_high is {high}, made for gspo's sequence ratios; {loss.name} clips token ratios, and nearly "
-            "all of them would lose their gradient: set clip_ratio_low: 0.2 and clip_ratio_high: 0.2"
-        )
-    if loss.options.get("clip_scale") == "sequence" and high > SEQUENCE_CLIP_LIMIT:
-        yield (
-            f"clip_ratio_high is {high}, made for token ratios; {loss.name} clips ratios of whole sequences, which "
-            "stay within a few thousandths of 1, so that nothing would ever be clipped: set clip_ratio_low: 3e-4 and "
-            "clip_ratio_high: 4e-4"
-        )
+    for name, bound in bounds.items():
+        if loss.options.get("clip_scale") == "token" and bound < TOKEN_CLIP_LIMIT:
+            yield (
+                f"{name} is {bound}, made for gspo's sequence ratios; {loss.name} clips token ratios, and nearly all "
+                "on that side would lose their gradient: set clip_ratio_low: 0.2 and clip_ratio_high: 0.2"
+            )
+        if loss.options.get("clip_scale") == "sequence" and bound > SEQUENCE_CLIP_LIMIT:
+            yield (
+                f"{name} is {bound}, made for token ratios; {loss.name} clips ratios of whole sequences, which stay "
+                "within a few thousandths of 1, so that nothing on that side would ever be clipped: set "
+                "clip_ratio_low: 3e-4 and clip_ratio_high: 4e-4"
+            )
 
 
 def _warnings(algorithm: AlgorithmConfig, facts: StepFacts) -> Iterator[str]:

@@ -61,7 +61,9 @@ class LearnerConfig(BaseModel):
         "auto", description="Attention over packed rows: sdpa on CPUs; flash on GPUs, or flex where it is not installed"
     )
     mini_batch_size: int | None = Field(
-        None, ge=1, description="Trials per optimizer step; all of the batch (one on-policy step) if unset"
+        None,
+        ge=1,
+        description="About so many trials per optimizer step, equally many in each; all of the batch if unset",
     )
     ppo_epochs: int = Field(1, ge=1, description="Times that an update goes over its batch")
     critic: CriticConfig | None = Field(None, description="A critic, for estimators that need values; `{}` for one")
@@ -145,3 +147,8 @@ class LearnerConfig(BaseModel):
                 "raise it, or lower lr_warmup_steps"
             )
         return self
+
+
+def optimizer_steps(trials: int, size: int | None) -> int:
+    """Into how many mini-batches of about `size` an update divides its trials."""
+    return 1 if size is None else max((2 * trials + size) // (2 * size), 1)

@@ -18,6 +18,9 @@ def deepspeed_config(config: LearnerConfig, train: bool = True) -> dict[str, Any
     if train and config.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": on_gpus}
     return {
+        # in bfloat16 a row's gradient is lost on the sum of a few hundred others; stages 0 and 1 have no such choice
+        # (with it DeepSpeed takes another optimizer for stage 1, whose checkpoints are laid out in another way)
+        "data_types": {"grad_accum_dtype": "fp32" if train and stage >= 2 else None},
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         # we scale losses ourselves and step once a mini-batch, however many rows it has

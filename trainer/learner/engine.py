@@ -89,15 +89,26 @@ def _load(model_path: str, config: LearnerConfig) -> Any:
     Raises:
         LearnerError: it has what the learner does not compute.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    dtype = getattr(torch, config.dtype)
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation=backend_for(config).name)
+    settings = AutoConfig.from_pretrained(model_path)
+    _without_dropout(settings.get_text_config())
+    dtype, attention = getattr(torch, config.dtype), backend_for(config).name
+    model = AutoModelForCausalLM.from_pretrained(
+        model_path, config=settings, dtype=dtype, attn_implementation=attention
+    )
     reason = unsupported(model.config.get_text_config().to_dict())
     if reason is not None:
         raise LearnerError(f"the model at {model_path} {reason}; train another one")
     require_divisible(model.config, config.sp_size)
     return model
+
+
+def _without_dropout(text_config: Any) -> None:
+    """The engine samples from the policy without dropout, and that policy is trained."""
+    for name, value in text_config.to_dict().items():
+        if "drop" in name and isinstance(value, float):
+            setattr(text_config, name, 0.0)
 
 
 def _trainable(model: Any, config: LearnerConfig, lr: float) -> PackedModel:

@@ -90,7 +90,8 @@ class PolicyUpdate:
 
     def _trains(self, sample: TrainSample) -> bool:
         """Whether a rollout has a gradient. One without counts in the normaliser, but need not be computed."""
-        pulls = self.algorithm.kl.in_loss or self.algorithm.entropy_coeff > 0
+        # a choice among all tokens of the mini-batch needs to see them all
+        pulls = self.algorithm.kl.in_loss or self.algorithm.entropy_coeff > 0 or self._select is not None
         return sample.trained_tokens > 0 and (pulls or sample.has_signal)
 
     def _loss(

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float, Int
 
 from trainer.batch import sampled
+from trainer.learner.config import optimizer_steps
 from trainer.learner.moe.records import read_record
 
 _COLUMNS = {"logprobs": "rollout_logprobs"} | {
@@ -72,13 +73,17 @@ def _routing(batch: pa.Table) -> list[Int[np.ndarray, "positions layers k"] | No
 
 
 def mini_batches(samples: Sequence[TrainSample], trials: int | None) -> list[list[TrainSample]]:
-    """The samples of a batch, in parts of so many trials each, or in one part if None.
+    """The samples of a batch, in parts of about so many trials each, or in one part if None.
 
-    Segments of a trial stay together, and how many there are changes no number of optimizer steps.
+    Parts are of equal size, but for one trial: each is an optimizer step, and a few trials that are left over would
+    weigh as much as all of another. Segments of a trial stay together; how many there are changes no number of steps.
     """
     by_trial = [list(segments) for _, segments in groupby(samples, key=lambda sample: sample.session_id)]
-    size = trials or max(len(by_trial), 1)
+    count = len(by_trial)
+    parts = optimizer_steps(count, trials)
+    edges = [count * part // parts for part in range(parts + 1)]
     return [
-        [sample for segments in by_trial[start : start + size] for sample in segments]
-        for start in range(0, len(by_trial), size)
+        [sample for segments in by_trial[start:end] for sample in segments]
+        for start, end in pairwise(edges)
+        if end > start
     ]

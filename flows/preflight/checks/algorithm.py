@@ -73,7 +73,7 @@ def correction(facts: Facts) -> Iterator[Finding]:
             "differences of engine and trainer are weighed so",
             "set mode and weights",
         )
-    if rollout.mode == "bypass" and loss.options.get("clip_scale") is None:
+    if rollout.mode == "bypass" and not loss.options.get("ratio", True):
         yield fatal(
             "algorithm.rollout_correction.mode",
             "bypass",
@@ -85,6 +85,13 @@ def correction(facts: Facts) -> Iterator[Finding]:
             "algorithm.rollout_correction.weights",
             "sequence",
             "the product over a long answer is near 0 for most rollouts: few of them carry the gradient",
+            "set it to token",
+        )
+    elif rollout.mode == "decoupled" and rollout.weights == "none":
+        yield warn(
+            "algorithm.rollout_correction.weights",
+            "none",
+            "differences of engine and trainer are left as they are, but for rollouts that a rule rejects",
             "set it to token",
         )
     elif rollout.mode == "off":

@@ -86,19 +86,25 @@ def _states(learner: LearnerConfig, model: ModelFacts, models: int) -> tuple[flo
     optimizer = 0 if on_host else optimizer_bytes(learner)
     shares = [learner.ranks if learner.zero_stage >= least else 1 for least in (3, 2, 1)]
     trained = model.parameters if learner.lora is None else _adapters(learner.lora.rank, model)
-    parts = (size * model.parameters, size * trained, optimizer * trained)
+    gradient = gradient_bytes(learner)
+    parts = (size * model.parameters, gradient * trained, optimizer * trained)
     states = models * sum(part / share for part, share in zip(parts, shares, strict=True))
     if len(set(shares)) == 1 and learner.lora is None:
-        sum_ = f"{2 * size + optimizer} B x {model.parameters / 1e6:,.0f} M / {shares[0]} ranks"
+        sum_ = f"{size + gradient + optimizer} B x {model.parameters / 1e6:,.0f} M / {shares[0]} ranks"
         return states, f"{models} x {sum_}"
     named = (
         f"{value} B x {count / 1e6:,.0f} M / {share} ({name})"
         for value, count, share, name in zip(
-            (size, size, optimizer), (model.parameters, trained, trained), shares,
+            (size, gradient, optimizer), (model.parameters, trained, trained), shares,
             ("weights", "gradients", "optimizer"), strict=True,
         )
     )  # fmt: skip
     return states, f"{models} x ({' + '.join(named)})"
+
+
+def gradient_bytes(learner: LearnerConfig) -> int:
+    """Bytes a trained parameter of the sum of the gradients; see `trainer.learner.deepspeed_config`."""
+    return 4 if learner.zero_stage >= 2 else _BYTES[learner.dtype]
 
 
 def optimizer_bytes(learner: LearnerConfig) -> int:

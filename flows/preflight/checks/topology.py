@@ -8,6 +8,7 @@ from flows.preflight.findings import Finding, fatal, ok, unset, warn
 from flows.preflight.model_facts import ModelFacts
 from flows.preflight.of_model import of_model
 from flows.preflight.registry import check
+from trainer.learner.config import optimizer_steps
 from trainer.learner.sequence.check import divisors
 
 
@@ -203,18 +204,14 @@ def batch(facts: Facts) -> Iterator[Finding]:
     mini = learner.mini_batch_size
     if mini is None:
         yield ok("learner.mini_batch_size", mini, "one on-policy update a step, with all trials")
-    elif trials % mini:
-        yield warn(
-            "learner.mini_batch_size",
-            mini,
-            f"does not divide {product}: the last mini-batch has {trials % mini}, and counts as much as the others",
-            "choose a divisor, or leave it unset",
-        )
     elif mini < groups:
         who = f"{groups} ranks" if learner.sp_size == 1 else f"{groups} groups of {learner.sp_size} ranks"
         yield warn("learner.mini_batch_size", mini, f"is less than the {who}: some would have none", "raise it")
     else:
-        yield ok("learner.mini_batch_size", mini, f"{trials // mini} updates a step, {product}")
+        steps = optimizer_steps(trials, mini)
+        yield ok(
+            "learner.mini_batch_size", mini, f"{steps} updates a step, with {trials / steps:.4g} of {product} each"
+        )
     if rollout.concurrency > trials * 2:
         yield warn(
             "rollout.concurrency",

@@ -34,8 +34,10 @@ ERRORS = [
     ({"loss_agg": "token-mean"}, {}, "gspo is defined with seq-mean-token-mean"),
     ({"policy_loss": "gmpo", "loss_agg": "token-mean", **TOKEN_CLIP}, {}, "gmpo is defined with seq-mean-token-mean"),
     ({"policy_loss": "ppo", "loss_agg": "seq-mean-token-sum-norm", **TOKEN_CLIP}, {}, "without loss_horizon"),
-    ({"policy_loss": "ppo"}, {}, "clip_ratio_high is 0.0004, made for gspo"),
+    ({"policy_loss": "ppo", "clip_ratio_low": 0.2}, {}, "clip_ratio_high is 0.0004, made for gspo"),
+    ({"policy_loss": "ppo", "clip_ratio_high": 0.28}, {}, "clip_ratio_low is 0.0003, made for gspo"),
     ({"clip_ratio_high": 0.28}, {}, "clip_ratio_high is 0.28, made for token ratios"),
+    ({"clip_ratio_low": 0.2}, {}, "clip_ratio_low is 0.2, made for token ratios"),
 ]
 
 WARNINGS = [

@@ -145,6 +145,8 @@ def test_what_the_validator_reads():
     scales = {name: POLICY_LOSSES[name].options["clip_scale"] for name in LOSSES}
     assert {name for name, scale in scales.items() if scale == "sequence"} == {"gspo", "gspo_token"}
     assert {name for name, scale in scales.items() if scale is None} == {"gpg", "kl_cov", "reinforce", "sapo"}
+    assert {name for name in LOSSES if not POLICY_LOSSES[name].options.get("ratio", True)} == {"gpg", "reinforce"}
+    assert {name for name in LOSSES if POLICY_LOSSES[name].options.get("averages")} == {"gmpo", "gspo"}
 
 
 @pytest.mark.parametrize("registry", [KL_ESTIMATORS, LOSS_AGGREGATIONS])

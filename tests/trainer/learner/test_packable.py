@@ -14,6 +14,7 @@ from trainer.learner.engine import _load
 from trainer.learner.errors import LearnerError
 from trainer.learner.packable import require_packable
 from trainer.learner.packed_model import PackedModel
+from trainer.learner.packing import Span
 from trainer.learner.unsupported import unsupported
 
 
@@ -81,3 +82,13 @@ def test_such_a_model_is_not_loaded(tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"final_logit_softcapping": 30.0}))
     with pytest.raises(LearnerError, match=r"capped has final_logit_softcapping 30\.0 in its config, .* train another"):
         _load(str(folder), LearnerConfig())
+
+
+def test_the_policy_that_samples_has_no_dropout(tmp_path):
+    folder = tiny_model(tmp_path / "dropping")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.5}))
+    model = _load(str(folder), LearnerConfig()).train()
+    ids = torch.arange(40)[None]
+    arguments = {"position_ids": ids, "use_cache": False, "spans": (Span(0, 40, 0, 0),)}
+    assert torch.equal(*(model(input_ids=ids, **arguments).logits for _ in range(2)))

@@ -2,7 +2,8 @@
 
 A loss is `function(inputs, config) -> LossOutputs`. Options of its registration, beside those of `register`:
 `loss_aggs`, the aggregations under which it is the loss of its paper, any if absent; `clip_scale`, what its bounds
-measure, "token" (of order 0.2) or "sequence" (of order 1e-4), None if it has none; `select`, a function
+measure, "token" (of order 0.2) or "sequence" (of order 1e-4), None if it has none; `ratio`, False if the loss has no
+ratio to the old policy; `averages`, True if it takes the mean of a rollout's advantages; `select`, a function
 `(advantages [N], old_logprobs [N], config, seed) -> Bool[N]` that is called once with all tokens of a mini-batch, and
 whose choice the loss finds in `selected`.
 """

@@ -15,6 +15,7 @@ from trainer.algorithms.registry import POLICY_LOSSES, register
     settings=["clip_ratio_low", "clip_ratio_high"],
     loss_aggs=("seq-mean-token-mean",),
     clip_scale="token",
+    averages=True,
 )
 def gmpo(inputs: LossInputs, config: AlgorithmConfig) -> LossOutputs:
     """-A exp(mean_t b_t) of a rollout, b_t = min(log r_t, high) where A > 0, max(log r_t, -low) where A < 0.

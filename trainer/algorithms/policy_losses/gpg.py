@@ -9,7 +9,7 @@ from trainer.algorithms.policy_losses.reinforce import reinforce
 from trainer.algorithms.registry import POLICY_LOSSES, register
 
 
-@register(POLICY_LOSSES, "gpg", source="arXiv:2504.02546", clip_scale=None)
+@register(POLICY_LOSSES, "gpg", source="arXiv:2504.02546", clip_scale=None, ratio=False)
 def gpg(inputs: LossInputs, config: AlgorithmConfig) -> LossOutputs:
     """-A log pi, as reinforce; meant for adv_estimator gpg."""
     return reinforce(inputs, config)

@@ -17,6 +17,7 @@ from trainer.algorithms.registry import POLICY_LOSSES, register
     settings=["clip_ratio_low", "clip_ratio_high"],
     loss_aggs=("seq-mean-token-mean",),
     clip_scale="sequence",
+    averages=True,
 )
 def gspo(inputs: LossInputs, config: AlgorithmConfig) -> LossOutputs:
     """max(-A s, -A clip(s, 1 - low, 1 + high)) of a rollout, s = exp(mean_t log(new/old probability of token t)).
