@@ -28,7 +28,7 @@ from tasks.sync_weights import sync_weights
 from tasks.take_groups import take_groups
 from tasks.turns import turn_of_learner, turn_of_replicas
 from tasks.update_policy import update_policy
-from tasks.verify_trials import verify_trials
+from tasks.verify_trials import all_graded, verify_trials
 from trainer.algorithms.registry import ADVANTAGE_ESTIMATORS
 from trainer.algorithms.rollout_correction.advice import warnings_for
 from trainer.algorithms.staleness import age_warnings
@@ -123,14 +123,16 @@ async def graded_trials(
     share = config.rollout.max_infra_share
     if again := await asyncio.to_thread(make_lost_again, run, label):
         emit(Event("note", label, f"{again} trials or gradings were lost to infrastructure; they are made again"))
+    # Prefect may know both stages for done where trials have been set aside since, or removed by hand
+    anew = not await asyncio.to_thread(all_graded, run, label, refill)
     trials, _ = await both(
-        for_refill(run_trials, refill)(
+        for_refill(run_trials, refill).with_options(refresh_cache=anew)(
             run, label, step, model, config.serving, config.rollout.sampling, config.sandbox, config.scaffold,
             config.budgets, config.rollout.concurrency, config.rollout.infra_attempts, refill,
             max_infra_share=share, step_timeout=config.rollout.step_timeout, workers=config.rollout.workers,
             plugins=config.plugins,
         ),
-        for_refill(verify_trials, refill)(
+        for_refill(verify_trials, refill).with_options(refresh_cache=anew)(
             run, label, config.sandbox, config.verifier, config.budgets, config.rollout.infra_attempts, refill, share
         ),
     )  # fmt: skip

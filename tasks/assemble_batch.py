@@ -1,6 +1,5 @@
 """Stage 4 of a step: which rollouts reach the optimizer, and with what reward."""
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from prefect import task
 from harness.verifier.verdict import Status
 from tasks.config import FilterConfig
 from tasks.draw import Group, read_draws
+from tasks.groups import to_the_end
 from tasks.journal import JournalError, write_table
 from tasks.policy import staged
 from tasks.reward import Reward, RewardConfig, reward_trials
@@ -75,9 +75,16 @@ async def assemble_batch(
     Args:
         by_name: Whether the algorithm tells named rewards apart, so that they too are a group's signal.
     """
-    chosen = await asyncio.to_thread(select_rollouts, run, label, filters, reward, by_name)
-    rows = [row for item in chosen.survivors for row in item.rows()]
-    write_table(run.journal.stage_dir(label) / "batch.parquet", make_batch(rows))
+    # in a thread: trials may run in this loop
+    return await to_the_end(_assemble, run, label, filters, reward, by_name)
+
+
+def _assemble(run: RunRef, label: str, filters: FilterConfig, reward: RewardConfig, by_name: bool) -> dict[str, float]:
+    chosen = select_rollouts(run, label, filters, reward, by_name)
+    path = run.journal.stage_dir(label) / "batch.parquet"
+    # an update that was made is replayed from its batch, which has more columns by now
+    if run.journal.stage(label, "update.json") is None or not path.is_file():
+        write_table(path, make_batch([row for item in chosen.survivors for row in item.rows()]))
     return (
         trial_metrics(chosen.trials)
         | filter_metrics(chosen.reasons, len(chosen.trials))
@@ -99,6 +106,10 @@ def select_rollouts(run: RunRef, label: str, filters: FilterConfig, reward: Rewa
     for trial in trials:
         if trial.group_id not in groups:
             raise JournalError(f"{trial.folder}: group {trial.group_id!r} is none of this round's")
+        if trial.outcome is not Outcome.INFRA_ERROR and trial.verdict is None:
+            raise JournalError(
+                f"{trial.folder} ended, but was never graded; start the run again, which makes up for it"
+            )
     baselines = {group.group_id: group.baseline_of for group in groups.values() if group.greedy}
     sampled = [trial for trial in trials if trial.group_id not in baselines]
 

@@ -23,7 +23,7 @@ from harness.trial import TrialResult, TrialSpec, new_session_id, run_trial_with
 from harness.verifier import GradingError, Status, Verdict
 from tasks.collection import LABEL, CollectionSettings, missing, remove_half_written, standing
 from tasks.draw import Group, groups_path, read_groups
-from tasks.groups import task_group
+from tasks.groups import task_group, to_the_end
 from tasks.policy import worth_retrying
 from tasks.progress import Event, emit
 from tasks.run import RunRef
@@ -101,7 +101,8 @@ async def fill(
         if amend is not None:
             amend(result)
         folder = run.journal.trials_dir(LABEL) / result.spec.session_id
-        await asyncio.to_thread(store_trial, folder, result)
+        # another try begins by removing what is half written
+        await to_the_end(store_trial, folder, result)
         return await asyncio.to_thread(load_trial, folder)
 
     async def grade(trial: StoredTrial) -> Verdict:
@@ -121,7 +122,7 @@ async def fill(
                 tally.lose(str(trial.record["error"]))
                 return
             verdict = await grade(trial)
-            await asyncio.to_thread(store_verdict, trial.folder, verdict)
+            await to_the_end(store_verdict, trial.folder, verdict)
             if verdict.status is Status.INFRA_ERROR:
                 tally.lose(verdict.reason)
             else:

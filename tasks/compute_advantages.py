@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from prefect import task
 
+from tasks.groups import to_the_end
 from tasks.journal import step_label, write_json, write_table
 from tasks.policy import staged
 from tasks.run import RunRef
@@ -36,6 +37,13 @@ async def compute_advantages(
 
     With `staleness`, for trials that were sampled ahead, tokens beyond its bound weigh less.
     """
+    # in a thread: trials may run in this loop
+    return await to_the_end(_compute, run, label, step, algorithm, staleness)
+
+
+def _compute(
+    run: RunRef, label: str, step: int, algorithm: AlgorithmConfig, staleness: StalenessConfig | None
+) -> dict[str, float]:
     folder = run.journal.stage_dir(label)
     known = run.journal.stage(label, DONE)
     if known is not None and "advantages" in pq.read_schema(folder / "batch.parquet").names:

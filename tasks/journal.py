@@ -19,6 +19,7 @@ directory without it never happened.
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,13 +127,14 @@ def write_table(path: Path, table: pa.Table) -> None:
 def _published(path: Path) -> Iterator[Path]:
     """A temporary name for what becomes `path` at the end of the block; of a write that fails nothing stays.
 
-    On a full disk such rests would take the room that the next try needs.
+    On a full disk such rests would take the room that the next try needs. The name is nobody else's: two threads may
+    write the same file, and one of them has it.
 
     Raises:
         OSError: it cannot be written; names the file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     try:
         yield partial
         _sync(partial)

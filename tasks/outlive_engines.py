@@ -6,6 +6,7 @@ from typing import TypeVar
 from tasks.policy import PERMANENT
 from tasks.progress import Event, emit
 from tasks.run import RunRef
+from trainer.fidelity.gate import FidelityError
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ async def outliving_engines(
     while True:
         try:
             return await work()
-        except PERMANENT:
+        except (*PERMANENT, FidelityError):
             raise
         except Exception as error:
             newest = max(run.journal.finished_steps(), default=0)

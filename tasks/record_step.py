@@ -30,7 +30,8 @@ async def record_step(
     """Write record.json, the table of trials, one line to the log (and one for each warning); metrics and some traces
     to MLflow."""
     await _trace(run, label, step, tracing)
-    await asyncio.to_thread(Tracker.open(run).log_step, step, metrics)
+    # the tracking server is asked by `open` too, and trials may run in this loop
+    await asyncio.to_thread(lambda: Tracker.open(run).log_step(step, metrics))
     _log_once(run, f"step:{step} ", step_line(step, metrics))
     for number, warning in enumerate(warnings, 1):
         _log_once(run, f"warning {number} of step {step}: ", f"warning {number} of step {step}: {warning}")

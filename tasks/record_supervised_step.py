@@ -15,7 +15,7 @@ from tasks.tracking import Tracker
 @task(**staged("record_supervised_step", timeout=600))
 async def record_supervised_step(run: RunRef, label: str, step: int, metrics: dict[str, float]) -> dict[str, Any]:
     """Write record.json; metrics to MLflow."""
-    await asyncio.to_thread(Tracker.open(run).log_step, step, metrics)
+    await asyncio.to_thread(lambda: Tracker.open(run).log_step(step, metrics))
     record = {"step": step, "metrics": metrics}
     write_json(run.journal.stage_dir(label) / "record.json", record)
     emit(Event("supervised_step", label, done=step, data=metrics))

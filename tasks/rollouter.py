@@ -121,7 +121,11 @@ class _Groups:
         """Learn of groups that were drawn before now, and what has ended of them."""
         for draw in dict.fromkeys(map(draw_of, units)):
             self.know(draw)
-            self._ended |= trials_by_unit(self._run.journal, draw)
+            ended = trials_by_unit(self._run.journal, draw)
+            self._ended |= ended
+            for trial in (trial for trials in ended.values() for trial in trials):
+                if trial.outcome is Outcome.INFRA_ERROR:
+                    self._limits[draw, "trials"].lose(trial.record["error"])
 
     def know(self, draw: str) -> list[str]:
         """Read a draw. Returns the ids of its groups."""

@@ -32,6 +32,8 @@ from trainer.rollout import Outcome
 
 BOOT_SECONDS = 300.0
 STOP_SECONDS = 60.0
+AGAIN_SECONDS = 60.0
+"""After a worker that could not be started."""
 
 _log = logging.getLogger(__name__)
 
@@ -189,14 +191,19 @@ class TrialWorkers:
             seat.boot = asyncio.create_task(self._boot_again(seat))
 
     async def _boot_again(self, seat: _Seat) -> None:
-        try:
-            await self._boot(seat)
-        except Exception as error:
-            _log.error("no trial worker could be started on node %s: %s", seat.node, error)
-        finally:
-            seat.booting = False
-        async with self._changed:
-            self._changed.notify_all()
+        """Until there is one; meanwhile nobody waits for this place alone."""
+        while seat.actor is None:
+            try:
+                seat.booting = True
+                await self._boot(seat)
+            except Exception as error:
+                _log.error("no trial worker could be started on node %s: %s", seat.node, error)
+            finally:
+                seat.booting = False
+            async with self._changed:
+                self._changed.notify_all()
+            if seat.actor is None:
+                await asyncio.sleep(AGAIN_SECONDS)
 
     async def _boot(self, seat: _Seat) -> None:
         import ray

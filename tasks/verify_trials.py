@@ -15,7 +15,7 @@ from harness.sandbox import SandboxConfig
 from harness.sandbox.owner import owned_by
 from harness.verifier import Status, VerifierConfig
 from harness.verifier.verdict import Verdict
-from tasks.draw import read_draws
+from tasks.draw import groups_path, read_draws, read_groups
 from tasks.groups import task_group
 from tasks.infra_limit import InfraLimit
 from tasks.journal import JournalError
@@ -90,6 +90,16 @@ async def verify_trials(
                         gradings.create_task(one(trial))
                 await asyncio.sleep(max(POLL_SECONDS, rest))
     return {"verdicts": dict(statuses), "busy_seconds": busy}
+
+
+def all_graded(run: RunRef, label: str, refill: int = 0) -> bool:
+    """Whether all trials that the round began with, or that refill `refill` added, have ended and have a verdict."""
+    groups = read_groups(groups_path(run.journal.stage_dir(label), refill))
+    ids = {group.group_id for group in groups}
+    ended = [trial for trial in map(load_trial, run.journal.trials(label)) if trial.group_id in ids]
+    return len(ended) == sum(group.attempts for group in groups) and all(
+        trial.outcome is Outcome.INFRA_ERROR or trial.verdict is not None for trial in ended
+    )
 
 
 async def graded(

@@ -103,11 +103,13 @@ def find_or_start(
     gpus: float = 0,
     place: Any = None,
     role: str | None = None,
+    at_once: int | None = None,
     **env: str,
 ) -> tuple[Any, bool]:
     """The named actor, and whether it had to be started as `cls(*args)`, by the scheduling strategy `place` if any.
 
-    With a `role` it is on a node that is kept for it, where any is.
+    With a `role` it is on a node that is kept for it, where any is. `at_once` calls may be under way in it; by Ray's
+    usual choice a thousand in one whose methods are coroutines, one in others.
     """
     import ray
 
@@ -120,6 +122,7 @@ def find_or_start(
         options = {"name": name, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "num_gpus": gpus}
         options |= {"scheduling_strategy": place} if place is not None else {}
         options |= {"resources": demand(role)} if role is not None else {}
+        options |= {"max_concurrency": at_once} if at_once is not None else {}
         return ray.remote(cls).options(**options, runtime_env=environment).remote(*args), True
 
 

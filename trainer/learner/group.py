@@ -45,7 +45,7 @@ class LearnerGroup:
         threads = config.threads or max(cpu_threads() // config.ranks_per_node, 1)
         bundles = await asyncio.to_thread(reserve, _bundles(run_name), config)
         # else DeepSpeed would take the GPUs of a machine for ranks that were meant to do without
-        hidden = {} if config.gpus_per_rank else {"CUDA_VISIBLE_DEVICES": ""}
+        hidden: dict[str, Any] = {} if config.gpus_per_rank else {"CUDA_VISIBLE_DEVICES": ""}
         found = [
             find_or_start(
                 f"{run_name}/learner/{rank}", LearnerRank, rank, config, algorithm, list(plugins),

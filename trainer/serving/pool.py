@@ -30,6 +30,8 @@ from trainer.serving.transports import transport_of
 
 SHUTDOWN_SECONDS = 60.0
 """How long an engine may take to end in order; one that boots, or waits for room, is killed then."""
+CALLS = 100_000
+"""Calls that a replica takes at once. Requests wait in it, and must not keep a sync or a question out."""
 EXTENSION = "trainer.serving.extension.WorkerExtension"
 
 _log = logging.getLogger(__name__)
@@ -210,6 +212,9 @@ class ReplicaPool:
         actors = self.actors
         probes = await asyncio.gather(*map(_probe, actors), return_exceptions=True)
         errors = [(actor, error) for actor, error in zip(actors, probes, strict=True) if error is not None]
+        if len(errors) == len(actors):
+            # where all are late they have too much to do: a probe waits behind all that was asked before
+            errors = [(actor, error) for actor, error in errors if not isinstance(error, TimeoutError)]
         for actor, _ in errors:
             self._seats.lose(actor)
         if not self.actors and any(isinstance(error, ReplicaLeaving) for _, error in errors):
@@ -217,6 +222,10 @@ class ReplicaPool:
         if not self.actors:
             raise next((error for _, error in errors), ReplicaError("no replica is left"))
         versions = await self.versions()
+        if None in versions:
+            # a sync may have begun after the probes: further ones wait until it is over
+            await asyncio.gather(*map(_probe, self.actors), return_exceptions=True)
+            versions = await self.versions()
         if None in versions:
             raise ReplicaError(f"replicas serve weight versions {versions}: a sync failed")
 
@@ -269,6 +278,7 @@ def _find_or_start(run_name: str, number: int, boot: Boot, device: tuple[str, st
         # as many nodes as there are, so that one that is lost takes few replicas along
         place=on_node(device[0]) if device else "SPREAD",
         role=None if device else ROLLOUT,
+        at_once=CALLS,
         VLLM_CPU_KVCACHE_SPACE=str(boot.config.kv_cache_gib),
         **({"CUDA_VISIBLE_DEVICES": device[1]} if device else {}),
         # on CPUs vLLM refuses one process unless told so here
