@@ -11,7 +11,8 @@ from flows.config import RunConfig
 from flows.step import both, collect_trials, for_refill
 from harness.pool.index import TaskPointer, write_index
 from harness.verifier.verdict import Status
-from tasks.draw import groups_path, read_draws, read_groups
+from tasks.draw import Group, groups_path, groups_table, read_draws, read_groups
+from tasks.journal import write_table
 from tasks.policy import _key
 from tasks.run_trials import run_trials
 
@@ -161,3 +162,26 @@ async def test_a_run_that_is_killed_anywhere_draws_and_tries_the_same(collect):
         _, again, after = await collect(f"killed-{kill_at}", 3)
         assert again == draws
         assert before[:-1] + after == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "anew"),
+    [([Status.PASSED, Status.FAILED], False), ([Status.PASSED, None], True), ([Status.PASSED], True)],
+    ids=["all graded", "one not graded", "one missing"],
+)
+async def test_prefect_is_not_believed_where_a_trial_or_its_grading_is_missing(tmp_path, monkeypatch, verdicts, anew):
+    """Lost trials are set aside after both stages ended, or somebody has removed a damaged file."""
+    run, asked = make_run(tmp_path), []
+    groups = [Group("step_000001/task", "task", tmp_path, "task", 2)]
+    write_table(groups_path(run.journal.stage_dir("step_000001")), groups_table(groups))
+    for number, verdict in enumerate(verdicts):
+        write_trial(run, "step_000001", make_result(f"task-{number}", "step_000001/task"), verdict)
+
+    class Stage:
+        def with_options(self, **options):
+            asked.append(options)
+            return lambda *args, **more: value({"seconds": 1.0})
+
+    monkeypatch.setattr(flow, "for_refill", lambda stage, refill: Stage())
+    await flow.graded_trials(run, "step_000001", 1, tmp_path, RunConfig(experiment="e"))
+    assert asked == [{"refresh_cache": anew}] * 2

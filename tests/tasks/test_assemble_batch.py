@@ -11,7 +11,7 @@ from harness.verifier.verdict import Status
 from tasks.assemble_batch import assemble_batch
 from tasks.config import FilterConfig
 from tasks.draw import as_groups, groups_path, groups_table
-from tasks.journal import JournalError, write_table
+from tasks.journal import JournalError, write_json, write_table
 from tasks.reward import RewardConfig, RewardError
 from trainer.rollout import Outcome
 
@@ -201,3 +201,19 @@ async def test_the_baseline_is_shaped_as_rewards_are(tmp_path):
     write_trial(run, LABEL, make_result("a-g", f"{A}#greedy", turns=((4,) * 9,)), Status.PASSED)
     await assemble_batch.fn(run, LABEL, FilterConfig(), RewardConfig(overlong_buffer=4, overlong_length=8))
     assert pq.read_table(batch_path(run)).column("greedy_baseline").to_pylist() == [0.0, 0.0]
+
+
+async def test_the_batch_of_an_update_that_was_made_stays_as_it_is(run):
+    """It has advantages by now, and a replay needs them."""
+    await assemble_batch.fn(run, LABEL, *PLAIN)
+    batch = pq.read_table(batch_path(run))
+    write_table(batch_path(run), batch.append_column("advantages", [[0.0] * batch.num_rows]))
+    write_json(run.journal.stage_dir(LABEL) / "update.json", {})
+    await assemble_batch.fn(run, LABEL, *PLAIN)
+    assert "advantages" in pq.read_schema(batch_path(run)).names
+
+
+async def test_a_trial_that_was_never_graded_does_not_go_missing(run):
+    write_trial(run, LABEL, make_result("c-9", C), None)
+    with pytest.raises(JournalError, match="c-9 ended, but was never graded"):
+        await assemble_batch.fn(run, LABEL, *PLAIN)

@@ -1,6 +1,8 @@
 """Files that are complete or absent, and the names they have."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,3 +128,17 @@ def test_finished_steps_by_marker(tmp_path):
     (tmp_path / "steps" / "notes").mkdir()
     assert journal.finished_steps("update.json") == [1, 2, 10]
     assert journal.finished_steps() == [2]
+
+
+def test_threads_that_write_the_same_file_do_not_meet(tmp_path):
+    path, together = tmp_path / "sampler.json", threading.Barrier(4)
+
+    def write(number):
+        for _ in range(50):
+            together.wait()
+            write_json(path, {"from": number, "filling": "x" * 10_000})
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(write, number) for number in range(4)]:
+            done.result()
+    assert len(read_json(path)["filling"]) == 10_000 and list(tmp_path.iterdir()) == [path]

@@ -5,6 +5,7 @@ from support.journals import make_run
 
 from tasks.journal import step_label, write_json
 from tasks.outlive_engines import STARTS, outliving_engines
+from trainer.fidelity.gate import FidelityError
 
 
 class Work:
@@ -54,7 +55,10 @@ async def test_a_step_that_ends_gives_new_starts(tmp_path):
     assert await outliving_engines(run, work, faults("replica 0 is not alive"), work.start) == "weights"
 
 
-@pytest.mark.parametrize(("error", "found"), [(RuntimeError, []), (ValueError, ["no learner is alive"])])
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [(RuntimeError, []), (ValueError, ["no learner is alive"]), (FidelityError, ["replica 0 is not alive"])],
+)
 async def test_what_no_engine_is_at_fault_for_ends_the_run(tmp_path, error, found):
     run = make_run(tmp_path)
     work = Work(run, failures=1, error=error)

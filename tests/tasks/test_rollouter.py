@@ -14,7 +14,7 @@ from harness.verifier.verdict import Status
 from tasks import rollouter as module
 from tasks.config import DataConfig, RolloutConfig
 from tasks.draw import groups_path, read_groups
-from tasks.draws import TAKEN, restore
+from tasks.draws import TAKEN, restore, units_of
 from tasks.groups import to_the_end
 from tasks.infra_limit import TooManyLost
 from tasks.journal import step_label
@@ -215,3 +215,14 @@ async def test_a_run_that_dies_anywhere_loses_no_trial_and_trains_on_none_twice(
     assert len(consumed) == len(set(consumed)) == STEPS * GROUPS
     ended = [folder for step in trained for folder in world.run.journal.trials(step_label(step))]
     assert len(ended) == STEPS * GROUPS * ATTEMPTS
+
+
+def test_what_infrastructure_cost_before_a_restart_counts(world):
+    module.draw_groups(world.run, 1, 0, world.data, world.rollout, SamplerConfig(), False)
+    units = units_of(world.run.journal, drawn(1))
+    (group, *_) = next(iter(units.values()))
+    result = make_result("lost-0", group.group_id, Outcome.INFRA_ERROR)
+    store_trial(world.run.journal.trials_dir(drawn(1)) / "lost-0", result)
+    groups = module._Groups(world.run, None, None, world.rollout, None, None, None)
+    groups.go_on(list(units))
+    assert groups._limits[drawn(1), "trials"].errors.total() == 1

@@ -315,6 +315,39 @@ async def test_an_engine_whose_sync_failed_is_noticed():
         await pool_of(Actor(version=None)).require_serving()
 
 
+async def late():
+    raise TimeoutError
+
+
+async def test_replicas_that_have_too_much_to_do_are_not_dead():
+    """A probe waits behind all that was asked before it."""
+    busy, too = Actor(), Actor()
+    pool = pool_of(busy, too)
+    busy.probe.remote = too.probe.remote = late
+    await pool.require_serving()
+    assert pool.actors == [busy, too]
+    too.probe = Actor().probe
+    await pool.require_serving()
+    assert pool.actors == [too], "where others answer, one that does not gets no more sessions"
+
+
+async def test_a_sync_that_has_just_begun_is_none_that_failed():
+    actor = Actor(version=None)
+    actor.probe.remote = syncs_meanwhile(actor)
+    await pool_of(actor).require_serving()
+
+
+def syncs_meanwhile(actor):
+    calls = []
+
+    async def probe():
+        calls.append(None)
+        if len(calls) == 2:
+            actor._version = 3
+
+    return probe
+
+
 async def test_the_proxy_sees_that_the_pool_wants_to_know_when_a_session_ends():
     assert isinstance(pool_of(Actor()), ReleasingPolicy)
 
