@@ -135,7 +135,7 @@ def test_threads_that_write_the_same_file_do_not_meet(tmp_path):
 
     def write(number):
         for _ in range(50):
-            together.wait()
+            together.wait(30)
             write_json(path, {"from": number, "filling": "x" * 10_000})
 
     with ThreadPoolExecutor(4) as threads:
