@@ -18,6 +18,7 @@ from tasks.turns import turn_of_learner
 from trainer.learner.checkpoint import Checkpoint, list_checkpoints, remove_garbage
 from trainer.learner.group import LearnerGroup
 from trainer.serving.config import ServingConfig
+from trainer.serving.pool import ReplicaPool
 
 
 @task(name="recover", cache_policy=NO_CACHE, retries=0)
@@ -36,6 +37,9 @@ async def recover(
     Raises:
         JournalError: an update is missing between the checkpoint and the newest, or its replay gives other weights.
     """
+    if serving.colocated:
+        # what a flow that was killed had asked for would keep the replicas awake
+        await ReplicaPool.attach(run.name).drop_requests()
     await turn_of_learner(run, serving)
     newest = await restore_learner(run, temperature, sampler)
     await bring_to_version(run, newest, serving)

@@ -26,6 +26,13 @@ async def test_replicas_draw_by_lots_of_their_own(cluster: None, models: dict[st
             for i in range(2)
             for number, actor in enumerate(pool.actors)
         ]
+        long = [
+            actor.generate.remote(PROMPT, Sampling(max_tokens=250, min_tokens=250), "long") for actor in pool.actors
+        ]
+        while not all([(await actor.standing.remote()).turns for actor in pool.actors]):
+            await asyncio.sleep(0.01)
+        await pool.drop_requests()
+        assert {answer.finish_reason for answer in await asyncio.gather(*long)} == {"abort"}
     finally:
         await pool.shutdown()
     assert len(set(answers)) == 4, answers

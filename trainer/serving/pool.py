@@ -229,6 +229,10 @@ class ReplicaPool:
         if None in versions:
             raise ReplicaError(f"replicas serve weight versions {versions}: a sync failed")
 
+    async def drop_requests(self) -> None:
+        """Abort what is running, where nobody waits for it any more."""
+        await asyncio.gather(*(actor.drop_requests.remote() for actor in self.actors))
+
     async def frozen(self) -> int:
         """Requests that the last sync froze, which then went on."""
         return sum(await asyncio.gather(*(actor.frozen.remote() for actor in self.actors)))

@@ -61,6 +61,7 @@ class Replica:
         self._keeps_kv = False
         self._patience = 0.0
         self._frozen = 0
+        self._running: set[str] = set()
         self._cache = CacheGauge()
         self._booted: Boot | None = None
         self._boot_ended = asyncio.Event()
@@ -226,6 +227,16 @@ class Replica:
         """How many requests the last sync froze."""
         return self._frozen
 
+    async def drop_requests(self) -> int:
+        """Abort requests whose askers are gone: Ray goes on with what a dead process has called. Returns how many."""
+        dropped = set[str]()
+        while self._running:
+            dropped |= self._running
+            # one that is on its way into the engine is not known there yet
+            await self._engine.abort(list(self._running))
+            await asyncio.sleep(0.05)
+        return len(dropped)
+
     async def sleep(self) -> int:
         """Leave the device to the learner. Returns the bytes of it that are still in use, by whomever.
 
@@ -331,6 +342,7 @@ class Replica:
         """The engine's last word on a request, None if it said nothing."""
         final = None
         self._phase.requests += 1
+        self._running.add(request_id)
         try:
             prompt: dict[str, Any] = {"prompt_token_ids": list(token_ids)}
             if self._keeps_kv:
@@ -340,6 +352,7 @@ class Replica:
             async for output in self._engine.generate(prompt, params, request_id=request_id, **adapters):
                 final = output
         finally:
+            self._running.discard(request_id)
             self._phase.requests -= 1
         return final
 

@@ -303,6 +303,22 @@ async def test_a_replica_does_not_fall_asleep_over_a_request(make_replica):
     await replica.sleep()
 
 
+async def test_requests_of_a_flow_that_was_killed_keep_no_replica_awake(make_replica):
+    replica = make_replica()
+    go_on, aborted = slow(replica), []
+
+    async def abort(requests):
+        aborted.extend(requests)
+        go_on.set()
+
+    replica._engine.abort = abort
+    running = asyncio.create_task(generate(replica))
+    await asyncio.sleep(0)
+    assert await replica.drop_requests() == 1 and aborted == ["request-1"]
+    await replica.sleep()
+    await running
+
+
 async def test_one_that_leaves_finishes_its_turns_and_refuses_all_others(make_replica):
     replica = make_replica()
     go_on = slow(replica)
