@@ -128,13 +128,15 @@ def select_rollouts(run: RunRef, label: str, filters: FilterConfig, reward: Rewa
 
 
 def filter_trials(
-    trials: Sequence[StoredTrial], filters: FilterConfig = NO_FILTER
+    trials: Sequence[StoredTrial], filters: FilterConfig = NO_FILTER, needs_tokens: bool = True
 ) -> tuple[list[Scored], Counter[str]]:
     """Trials with a token record and a verdict; the others leave both their group's baseline and the loss.
 
     Unless `filters` asks for more, only what the policy cannot cause is left out: an infrastructure failure of the
     trial or of its grading, and a trial in which the policy never came to speak. Also counts what is left out, by
     reason. Rewards are the verdicts'.
+
+    Without `needs_tokens`, where nothing is trained on them, trials count whose first answer took all of their time.
     """
     scored: list[Scored] = []
     reasons: Counter[str] = Counter()
@@ -146,7 +148,7 @@ def filter_trials(
             reasons["verifier_infra_error"] += 1
         elif trial.outcome in filters.drop_outcomes:
             reasons[str(trial.outcome)] += 1
-        elif not trial.has_answers:
+        elif not (trial.has_answers if needs_tokens else trial.was_judged):
             reasons["nothing_sampled"] += 1
         elif tokens < filters.min_response_tokens:
             reasons["too_short"] += 1

@@ -32,7 +32,7 @@ def summarise(trials: Sequence[StoredTrial], groups: Sequence[Group]) -> dict[st
 
     Trials that infrastructure spoiled are left out and counted, never taken for failures of the policy.
     """
-    scored, reasons = filter_trials(trials)
+    scored, reasons = filter_trials(trials, needs_tokens=False)
     clusters: dict[str, list[float]] = defaultdict(list)
     cluster_of = {group.group_id: group.cluster for group in groups}
     for item in scored:
@@ -64,7 +64,7 @@ def task_results(trials: Sequence[StoredTrial], groups: Sequence[Group]) -> dict
 
     One that was tried again because infrastructure failed began when its first try did.
     """
-    scored, _ = filter_trials(trials)
+    scored, _ = filter_trials(trials, needs_tokens=False)
     rewards = {item.trial.session_id: item.reward for item in scored}
     attempts: dict[str, list[StoredTrial]] = defaultdict(list)
     for trial in trials:

@@ -44,11 +44,11 @@ def outcome_table(trials: Sequence[StoredTrial], launched: int) -> dict[str, Any
 
 
 def _spoiled(trial: StoredTrial) -> str | None:
-    """What keeps a trial from being scored; the same trials as `filter_trials` leaves out."""
+    """What keeps a trial from being scored; the same trials as `filter_trials` leaves out of an evaluation."""
     if trial.outcome is Outcome.INFRA_ERROR:
         return str(Outcome.INFRA_ERROR)
     if trial.verdict is None:
         return "not_graded"
     if trial.verdict.status is Status.INFRA_ERROR:
         return "verifier_infra_error"
-    return None if trial.has_answers else "nothing_sampled"
+    return None if trial.was_judged else "nothing_sampled"

@@ -43,6 +43,14 @@ class StoredTrial:
         return bool(self.record["turns"] if unknown else self.record["trained_segments"])
 
     @property
+    def was_judged(self) -> bool:
+        """Whether its verdict says something of the policy: it spoke, or it was at its first answer still when its time
+        was up, of which no token is left.
+        """
+        asked = bool(self.record.get("counters", {}).get("requests"))
+        return self.has_answers or (asked and self.outcome is Outcome.AGENT_TIMEOUT)
+
+    @property
     def has_trajectory(self) -> bool:
         """Whether the conversation is still there; `schedule.keep_trials` may have taken it away."""
         return (self.folder / "trajectory.json").is_file()

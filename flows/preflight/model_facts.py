@@ -115,6 +115,15 @@ class ModelFacts:
         return self.number("head_dim", hidden // heads if hidden and heads else None)
 
     @property
+    def rope(self) -> tuple[str | None, int | None]:
+        """Kind of rotary embedding, and positions that the model had before it was scaled."""
+        scaling = self.text_config.get("rope_scaling") or self.text_config.get("rope_parameters") or {}
+        kind = scaling.get("rope_type") or scaling.get("type")
+        named = "original_max_position_embeddings"
+        original = scaling.get(named) or self.text_config.get(named) or self.number("max_position_embeddings")
+        return kind, original
+
+    @property
     def positions(self) -> int | None:
         """Longest sequence that the model is made for, scaled as its config says."""
         positions = self.number("max_position_embeddings")

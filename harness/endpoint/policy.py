@@ -39,7 +39,8 @@ class Usage:
 class Endpoint:
     """A policy (`trainer.rollout.Policy`) and what turns messages into its ids and back.
 
-    `has_tokens`: whether its ids are the model's own. If not, nothing that comes of them can be trained on.
+    `has_tokens`: whether its ids are the model's own. If not, nothing that comes of them can be trained on. `is_vllm`:
+    whether it says of itself that it is vLLM's.
     """
 
     config: EndpointConfig
@@ -48,6 +49,7 @@ class Endpoint:
     tools: ToolReader
     window: int
     has_tokens: bool
+    is_vllm: bool = False
     usage: dict[str, Usage] = field(default_factory=lambda: defaultdict(Usage))
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
@@ -63,7 +65,7 @@ class Endpoint:
 
     async def _chat(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
         messages, tools = conversation_in(prompt_ids)
-        body: dict[str, Any] = _sampling(sampling) | {
+        body: dict[str, Any] = _sampling(sampling, self.is_vllm) | {
             "model": self.config.model,
             "messages": messages,
             self.config.limit_field: sampling.max_tokens,
@@ -83,7 +85,7 @@ class Endpoint:
         return Generation(ids, [UNKNOWN_LOGPROB] * len(ids), [0] * len(ids), _finish(choice))
 
     async def _complete(self, prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
-        body = _sampling(sampling) | {
+        body = _sampling(sampling, is_vllm=True) | {
             "model": self.config.model,
             "prompt": list(prompt_ids),
             "max_tokens": sampling.max_tokens,
@@ -124,9 +126,9 @@ async def open_endpoint(
     """
     client = EndpointClient(config)
     try:
-        window = await _window(config, client)
+        window, is_vllm = await _listed(config, client)
         if config.tokenizer is None:
-            yield Endpoint(config, client, WireCodec(), WireReader(), window, has_tokens=False)
+            yield Endpoint(config, client, WireCodec(), WireReader(), window, has_tokens=False, is_vllm=is_vllm)
         else:
             from transformers import AutoTokenizer
 
@@ -137,29 +139,38 @@ async def open_endpoint(
         await client.close()
 
 
-async def _window(config: EndpointConfig, client: EndpointClient) -> int:
-    """The model's context length. Not every server lists its models: one that has no list is believed."""
+async def _listed(config: EndpointConfig, client: EndpointClient) -> tuple[int, bool]:
+    """The model's context length, and whether vLLM serves it. Not every server lists its models: one that has no list
+    is believed.
+    """
     try:
         listed = await client.get("/models")
     except EndpointRefused:
         if config.window is None:
             raise
-        return config.window
+        return config.window, False
     entries = listed.get("data") if isinstance(listed, dict) else None
     models = {str(entry.get("id")): entry for entry in entries or () if isinstance(entry, dict)}
     if models and config.model not in models:
         raise EndpointRefused(
             f"{config.url} serves no model {config.model!r}; it lists {', '.join(sorted(models)[:10])}"
         )
-    told = models.get(config.model, {}).get("max_model_len")
-    return config.window or (int(told) if told else DEFAULT_WINDOW)
+    entry = models.get(config.model, {})
+    told = entry.get("max_model_len")
+    return config.window or (int(told) if told else DEFAULT_WINDOW), entry.get("owned_by") == "vllm"
 
 
-def _sampling(sampling: Sampling) -> dict[str, Any]:
-    """What both APIs call the same. A nucleus of 1 is left out: some servers take one of the two only."""
+_PLAIN = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+"""What leaves the distribution as it is. vLLM takes what a request leaves out from the model's generation config."""
+
+
+def _sampling(sampling: Sampling, is_vllm: bool) -> dict[str, Any]:
+    """What both APIs call the same. A nucleus of 1 is told to vLLM alone: other servers take one of the two only."""
     body: dict[str, Any] = {"temperature": sampling.temperature}
-    if sampling.top_p < 1:
+    if sampling.top_p < 1 or is_vllm:
         body["top_p"] = sampling.top_p
+    if is_vllm:
+        body |= _PLAIN
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     return body

@@ -46,8 +46,9 @@ class ChatCodec:
     answer is rendered and encoded: sampled ids are never decoded and encoded again, because that round trip does not
     give back the same ids and would train tokens which the policy never chose.
 
-    Special tokens come from the template alone. A message that spells one, such as a file that holds `<|im_end|>`, is
-    encoded as the characters that it is: else whoever writes a file could end a turn and speak as somebody else.
+    Special tokens, and others that say who speaks, come from the template alone. A message that spells one, such as a
+    file that holds `<|im_end|>`, is encoded as the characters that it is: else whoever writes a file could end a turn
+    and speak as somebody else.
 
     Raises:
         CodecError: the tokenizer has no chat template.
@@ -64,7 +65,8 @@ class ChatCodec:
             index: str(token.content) for index, token in tokenizer.added_tokens_decoder.items() if token.special
         }
         self._special_ids = frozenset({*special, *tokenizer.all_special_ids})
-        spelled = "|".join(re.escape(text) for text in special.values() if len(text) > 1)
+        guarded = [text for text in (*special.values(), *_role_markers(tokenizer)) if len(text) > 1]
+        spelled = "|".join(re.escape(text) for text in guarded)
         self._spelled = re.compile(spelled) if spelled else None
         # Before the second character of each, those that overlap included.
         self._inside = re.compile(f"(?<=(?=(?:{spelled})).)", re.DOTALL) if spelled else None
@@ -283,6 +285,22 @@ class ChatCodec:
 
 
 _QUESTION: dict[str, Any] = {"role": "user", "content": "?"}
+_OF_ANSWERS = re.compile("think|reason|tool|call|function", re.IGNORECASE)
+"""In tokens that stand inside of an answer, which a client may send back as text."""
+
+
+def _role_markers(tokenizer: Tokenizer) -> list[str]:
+    """Added tokens that the tokenizer does not call special, and by which the template tells who speaks."""
+    plain = [str(token.content) for token in tokenizer.added_tokens_decoder.values() if not token.special]
+    texts = []
+    for role in ("system", "user") if plain else ():
+        messages = [{"role": role, "content": "?"}, _QUESTION, {"role": "assistant", "content": "!"}, _QUESTION]
+        try:
+            # without a role for the system some templates refuse two questions in a row
+            texts.append(str(tokenizer.apply_chat_template(messages[role == "user" :], tokenize=False)))
+        except Exception:  # a template is a program: it may raise anything
+            continue
+    return [text for text in plain if not _OF_ANSWERS.search(text) and any(text in shown for shown in texts)]
 
 
 def _mark() -> str:

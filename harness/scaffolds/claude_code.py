@@ -19,6 +19,8 @@ _ENVIRONMENT = {
     # A header that differs from request to request would be a prompt that never extends the last one.
     "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
     "DISABLE_AUTOUPDATER": "1",
+    # It would ask anew for an answer that takes ten minutes, whatever comes meanwhile.
+    "CLAUDE_ENABLE_STREAM_WATCHDOG": "0",
     # Whatever model it would take for a helper: there is one policy.
     "ANTHROPIC_MODEL": MODEL_ID,
     "ANTHROPIC_DEFAULT_OPUS_MODEL": MODEL_ID,

@@ -8,7 +8,7 @@ from harness.proxy.session import Session
 from harness.proxy.surfaces.base import MODEL_ID
 from harness.sandbox.base import Sandbox
 from harness.scaffolds.base import register_scaffold
-from harness.scaffolds.inside import API_KEY, InsideScaffold, Launch, last_json
+from harness.scaffolds.inside import API_KEY, PATIENCE, InsideScaffold, Launch, last_json
 from harness.scaffolds.npm_runtime import npm_start
 from harness.scaffolds.runtimes import MOUNT
 
@@ -25,7 +25,10 @@ class Codex(InsideScaffold):
     runtime = "codex"
 
     def launch(self, task: Task, sandbox: Sandbox, session: Session) -> Launch:
-        provider = f'{{name="testgrad",base_url="{session.base_url}",env_key="{_KEY_VARIABLE}",wire_api="responses"}}'
+        provider = (
+            f'{{name="testgrad",base_url="{session.base_url}",env_key="{_KEY_VARIABLE}",wire_api="responses",'
+            f"stream_idle_timeout_ms={1000 * PATIENCE}}}"
+        )
         settings = {
             "model_provider": '"testgrad"',
             "model_providers.testgrad": provider,

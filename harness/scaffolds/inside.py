@@ -23,6 +23,9 @@ from trainer.rollout import Outcome
 API_KEY = "testgrad"
 """What agents that insist on a key are given. The secret is in the URL."""
 
+PATIENCE = 86_400
+"""Seconds that an agent's client is told to wait for an answer; what it may take in all is `agent_timeout`."""
+
 INSTRUCTION = "{instruction}"
 
 _KEPT_CHARS = 4000

@@ -13,7 +13,7 @@ from harness.proxy.session import Session
 from harness.proxy.surfaces.base import MODEL_ID
 from harness.sandbox.base import WORKSPACE, Sandbox
 from harness.scaffolds.base import ScaffoldConfig, register_scaffold
-from harness.scaffolds.inside import API_KEY, InsideScaffold, Launch
+from harness.scaffolds.inside import API_KEY, PATIENCE, InsideScaffold, Launch
 from harness.scaffolds.python_runtime import PythonRuntime, python_environment, python_start
 from harness.scaffolds.runtimes import MOUNT, register_runtime
 
@@ -48,6 +48,7 @@ _ENVIRONMENT = {
     # What the proxy refuses it refuses again; it retries what is worth it itself.
     "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "REQUEST_TIMEOUT": str(PATIENCE),
 }
 
 

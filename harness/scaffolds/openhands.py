@@ -9,7 +9,7 @@ from harness.proxy.session import Session
 from harness.proxy.surfaces.base import MODEL_ID
 from harness.sandbox.base import WORKSPACE, Sandbox
 from harness.scaffolds.base import ScaffoldConfig, ScaffoldError, register_scaffold
-from harness.scaffolds.inside import API_KEY, InsideScaffold, Launch, last_json
+from harness.scaffolds.inside import API_KEY, PATIENCE, InsideScaffold, Launch, last_json
 from harness.scaffolds.python_runtime import PythonRuntime, python_environment, python_start
 from harness.scaffolds.runtimes import MOUNT, register_runtime
 
@@ -60,7 +60,7 @@ class OpenHandsSdk(InsideScaffold):
                 # What the proxy refuses it refuses again; it retries what is worth it itself.
                 "num_retries": 0,
                 "reasoning_effort": None,  # whether the policy thinks is its template's business
-                "timeout": None,
+                "timeout": PATIENCE,
             },
         }
         environment = python_environment(MOUNT) | _ENVIRONMENT

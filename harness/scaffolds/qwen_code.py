@@ -7,7 +7,7 @@ from harness.proxy.session import Session
 from harness.proxy.surfaces.base import MODEL_ID
 from harness.sandbox.base import Sandbox
 from harness.scaffolds.base import register_scaffold
-from harness.scaffolds.inside import API_KEY, InsideScaffold, Launch, last_json
+from harness.scaffolds.inside import API_KEY, PATIENCE, InsideScaffold, Launch, last_json
 from harness.scaffolds.npm_runtime import npm_start
 from harness.scaffolds.runtimes import MOUNT
 
@@ -27,6 +27,8 @@ class QwenCode(InsideScaffold):
             "OPENAI_MODEL": MODEL_ID,
             "QWEN_CODE_NO_RELAUNCH": "true",  # in a second process, with more memory
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
+            "QWEN_STREAM_IDLE_TIMEOUT_MS": str(1000 * PATIENCE),
+            "QWEN_STREAM_MAX_LIFETIME_MS": str(1000 * PATIENCE),
         }
         return Launch([*program, *options, *self.config.args], environment, task.instruction)
 

@@ -428,6 +428,18 @@ def test_rows_of_rollouts_can_be_computed(place, config, values, level, words):
     assert found.level is level and words in found.message, found
 
 
+@pytest.mark.parametrize(
+    ("kind", "window", "fatal"),
+    [("longrope", 1024, True), ("dynamic", 1024, True), ("longrope", 512, False), ("yarn", 1024, False)],
+)
+def test_a_rotary_embedding_that_depends_on_the_length_of_a_row(place, kind, window, fatal):
+    scaled = {"rope_scaling": {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": 512}}
+    path = variant(place, f"rotary-{kind}", scaled | {"rope_parameters": None})
+    found = findings_of(place, "rows", {"model.path": path, "serving.window": window})
+    told = [f for f in found if f.level is Level.FATAL]
+    assert bool(told) is fatal and all(f"rotary embedding ({kind})" in f.message for f in told)
+
+
 def test_a_dense_model_passes(place):
     assert {f.level for f in findings_of(place, "experts", {})} == {Level.OK}
 

@@ -7,8 +7,11 @@ real tokenizer, chat template, proxy and vLLM's tool parser.
 import asyncio
 import functools
 import json
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.scored import WINDOW, ScoredPolicy, scored_folder, scored_tokenizer, worst_difference
@@ -23,10 +26,11 @@ from harness.scaffolds.base import ScaffoldConfig
 from harness.scaffolds.runtimes import MOUNT, RUNTIMES, install, prepared
 from harness.trial import TrialResult, TrialSpec, run_trial
 from harness.verifier import VerifierConfig, grade
-from trainer.rollout import Outcome, Policy, Sampling
+from trainer.rollout import Generation, Outcome, Policy, Sampling
 from trainer.serving.config import ServingConfig
 from trainer.serving.pool import ReplicaPool
 
+LONGER_THAN_ANY_CLIENT = 660
 TEMPERATURE = 0.7
 FILE = "/workspace/solution.py"
 SED = "sed -i 's/a - b/a + b/' solution.py"
@@ -125,6 +129,31 @@ async def test_an_agent_repairs_a_task(agents: None, tmp_path: Path, name: str) 
     assert result.counters["unreadable_tool_calls"] == 0
     # What the agent starts, and so the policy, finds the repository's own Python.
     assert MOUNT not in scored_tokenizer().decode(last)
+
+
+@pytest.mark.skipif(not os.environ.get("TESTGRAD_ALL_AGENTS"), reason="TESTGRAD_ALL_AGENTS=1 runs it: 12 minutes")
+@pytest.mark.timeout(1200)
+async def test_agents_wait_for_an_answer_as_long_as_it_takes(agents: None, tmp_path: Path) -> None:
+    """Clients hang up after four to ten minutes, unless they are told otherwise, and ask again: what they get is an
+    answer of those that come in time. All of them at once; they only wait."""
+
+    async def wait(name: str) -> TrialResult:
+        script = ScoredPolicy(SCRIPTS[name])
+        first = asyncio.Event()
+
+        async def slowly(prompt_ids: Sequence[int], sampling: Sampling, session_id: str) -> Generation:
+            if not first.is_set():
+                first.set()
+                await asyncio.sleep(LONGER_THAN_ANY_CLIENT)
+            return await script.generate(prompt_ids, sampling, session_id)
+
+        path = write_task(tmp_path / name, agent_timeout=1000)
+        return await trial(path, SimpleNamespace(generate=slowly), name=name, max_turns=10)  # type: ignore[arg-type]
+
+    results = await asyncio.gather(*map(wait, sorted(SCRIPTS)))
+    hung_up = {name: result.counters["cancelled"] for name, result in zip(sorted(SCRIPTS), results, strict=True)}
+    assert hung_up == dict.fromkeys(SCRIPTS, 0)
+    assert {result.outcome for result in results} == {Outcome.COMPLETED}
 
 
 def is_part(prompt: list[int], rollout: object) -> bool:

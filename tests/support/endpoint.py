@@ -18,6 +18,7 @@ class FakeServer:
     answers: list[Any]
     key: str | None = None
     window: int | None = None
+    owner: str = "somebody"
     retry_after: str = "0"
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -26,7 +27,7 @@ class FakeServer:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             told = f"wrong key: {request.headers.get('Authorization')}"
             return web.json_response({"error": {"message": told}}, status=401)
-        entry = {"id": MODEL} | ({"max_model_len": self.window} if self.window else {})
+        entry = {"id": MODEL, "owned_by": self.owner} | ({"max_model_len": self.window} if self.window else {})
         return web.json_response({"data": [entry]})
 
     async def answer(self, request: web.Request) -> web.Response:

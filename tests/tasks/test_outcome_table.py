@@ -57,3 +57,16 @@ def test_a_trial_behind_an_endpoint_counts_by_what_was_said(tmp_path, turns, rea
     scored, reasons = filter_trials([trial])
     assert list(reasons) == ([reason] if reason else []) and len(scored) == (reason is None)
     assert outcome_table([trial], 1)["infrastructure"] == ({reason: 1} if reason else {})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "requests", "scored"),
+    [(Outcome.AGENT_TIMEOUT, 1, 1), (Outcome.AGENT_TIMEOUT, 0, 0), (Outcome.COMPLETED, 1, 0)],
+)
+def test_an_answer_that_took_all_of_a_trials_time_is_the_policys(tmp_path, outcome, requests, scored):
+    """No token of it is left to train on, but a score without such trials would be too high."""
+    record = make_result("s", outcome=outcome).to_json() | {"trained_segments": 0, "counters": {"requests": requests}}
+    trial = StoredTrial(tmp_path, record, make_verdict(Status.FAILED))
+    assert len(filter_trials([trial], needs_tokens=False)[0]) == scored
+    assert outcome_table([trial], 1)["policy"] == ({"failed": {str(outcome): 1}} if scored else {})
+    assert filter_trials([trial])[0] == []

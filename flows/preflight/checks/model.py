@@ -110,6 +110,15 @@ def rows(facts: Facts, model: ModelFacts) -> Iterator[Finding]:
             "model.path", path, reason, "take a model whose layers all attend, and that leaves logits as they are"
         )
         return
+    kind, original = model.rope
+    if kind in ("dynamic", "longrope") and original is not None and facts.config.serving.window > original:
+        yield fatal(
+            "serving.window",
+            facts.config.serving.window,
+            f"is more than {original} tokens, beyond which the model's rotary embedding ({kind}) depends on how long a "
+            "sequence is: the learner's rows are not as long as the engine's",
+            f"lower it to {original}, or take rope scaling of another kind (yarn)",
+        )
     sliding = model.number("sliding_window") if text.get("use_sliding_window", True) else None
     if sliding is None:
         yield ok("model.path", path, "its layers attend to all of a rollout, by its config.json")

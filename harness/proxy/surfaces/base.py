@@ -89,8 +89,12 @@ class Answer:
 class Surface(ABC):
     """One API. Stateless: each request stands for itself."""
 
-    keep_alive: ClassVar[bytes] = b": keep-alive\n\n"
-    """A frame that says nothing, sent while the policy thinks so that a client does not lose patience."""
+    keep_alive: ClassVar[bytes]
+    """A frame that says nothing, sent while the policy thinks so that a client does not lose patience.
+
+    It is an event of the API where there is one: many clients' clocks do not hear comments. A client that hangs up and
+    asks again gets an answer of those that come in time, and the policy is trained on these alone.
+    """
 
     @abstractmethod
     def parse(self, body: Any, *, query: Mapping[str, str]) -> Call:

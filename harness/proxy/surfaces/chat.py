@@ -195,6 +195,16 @@ class ChatSurface(Surface):
     their last chunk but one: those of all sampled tokens, not only of the visible text.
     """
 
+    keep_alive = frame(
+        {
+            "id": "chatcmpl-waits",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": MODEL_ID,
+            "choices": [{"index": 0, "delta": {}, "finish_reason": None}],
+        }
+    )
+
     def parse(self, body: Any, *, query: Mapping[str, str]) -> Call:
         request = read(_Request, served_fields(body, CHAT))
         may_call = free_choice(request.tool_choice)

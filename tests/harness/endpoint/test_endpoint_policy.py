@@ -65,6 +65,20 @@ async def test_an_agent_talks_to_a_chat_endpoint_through_the_proxy():
         }  # fmt: skip
 
 
+async def test_vllm_is_told_what_it_would_take_from_the_models_generation_config():
+    """Qwen's, say, has a nucleus of 0.8, top_k 20 and a penalty: another policy would be scored."""
+    async with (
+        fake_server(said("yes"), owner="vllm") as server,
+        open_endpoint(config(server)) as endpoint,
+        ProxyServer(endpoint, endpoint.codec, endpoint.window, tools=endpoint.tools) as proxy,
+    ):
+        await ask(proxy.open_session("s", SAMPLING), [{"role": "user", "content": "hello"}])
+    (asked,) = server.asked
+    plain = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    assert {name: asked[name] for name in plain} == plain
+    assert asked["presence_penalty"] == asked["frequency_penalty"] == 0.0
+
+
 async def test_a_prompt_that_is_too_long_ends_the_trial_as_overlong_and_is_no_infrastructure():
     async with (
         fake_server(CONTEXT) as server,

@@ -608,7 +608,11 @@ async def test_a_stream_is_kept_alive_while_the_policy_thinks(http, monkeypatch)
         session = proxy.open_session("s", SAMPLING)
         reply = await post(http, session, stream=True)
     assert reply.headers["content-type"].startswith("text/event-stream")
-    assert reply.text.startswith(": ") and '"ok"' in reply.text and reply.text.endswith("data: [DONE]\n\n")
+    assert (
+        reply.text.startswith('data: {"id":"chatcmpl-waits"')
+        and '"ok"' in reply.text
+        and reply.text.endswith("data: [DONE]\n\n")
+    )
 
 
 async def test_a_failure_ends_a_stream_that_has_begun_with_an_error(http, monkeypatch):

@@ -56,6 +56,8 @@ async def test_the_synchronous_client_streams_the_same():
     async with surfaced(answer("on it")) as server:
         chunks = await asyncio.to_thread(ask, server)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "on it"
+    waits, *chunks = chunks
+    assert waits.choices[0].delta.to_dict() == {}
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None, None, "stop"]
     assert chunks[0].choices[0].delta.role == "assistant"
     assert all(chunk.usage is None for chunk in chunks)
