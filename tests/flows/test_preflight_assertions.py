@@ -279,10 +279,10 @@ def test_memory_by_what_ranks_share_out(place):
     whole = facts_of(place, {}).model.parameters
     least = {stage: states_of(place, {"learner.zero_stage": stage}).least for stage in (0, 1, 2, 3)}
     assert least == {
-        0: 20 * whole, 1: (2 + 2) * whole + 16 * whole / 2, 2: 2 * whole + 20 * whole / 2, 3: 22 * whole / 2,
+        0: 20 * whole, 1: (2 + 2) * whole + 16 * whole / 2, 2: 2 * whole + 22 * whole / 2, 3: 24 * whole / 2,
     }  # fmt: skip
     offloaded = states_of(place, {"learner.offload_optimizer": True})
-    assert offloaded.least == 6 * whole / 2
+    assert offloaded.least == 8 * whole / 2
     adapters = states_of(place, {"learner.lora": {"rank": 4}})
     assert 2 * whole / 2 < adapters.least < 4 * whole / 2
     assert "(weights)" in adapters.arithmetic and "(optimizer)" in adapters.arithmetic
@@ -337,7 +337,7 @@ def test_tensor_parallel_that_divides_the_heads(place, size):
 def test_learner_and_replicas_against_the_gpus(place):
     small = dataclasses.replace(GPUS, gpus=[Gpu("small", GIB // 2048)] * 4)
     (found,) = [f for f in findings_of(place, "learner-memory", GPU_RUN, small) if f.field == "learner.ranks"]
-    assert found.level is Level.FATAL and "22 B x 0 M / 2 ranks" in found.message
+    assert found.level is Level.FATAL and "24 B x 0 M / 2 ranks" in found.message
     close = dataclasses.replace(GPUS, gpus=[Gpu("close", GIB // 64)] * 4)
     (found,) = [f for f in findings_of(place, "learner-memory", GPU_RUN, close) if f.field == "learner.ranks"]
     assert found.level is Level.WARN and "a GPU has 16 MiB: it may not do" in found.message
