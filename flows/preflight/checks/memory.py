@@ -39,8 +39,8 @@ class Estimate:
 def learner_memory(facts: Facts, model: ModelFacts) -> Estimate:
     """Peak of one rank: states sharded over all ranks, activations of one row, logits of one chunk.
 
-    For SmolLM2-135M on a CPU, one rank: 5.6 GiB for rows of 1000 tokens (measured: 5.5), 7.3 for 2000 (7.2), and 4.0
-    with activations recomputed (5.0).
+    For a model of SmolLM2-135M's shapes on a CPU, one rank: 5.2 GiB for rows of 1000 tokens (measured: 5.5), 7.0 for
+    2000 (7.2), and 3.7 with activations recomputed (5.0).
     """
     learner, algorithm = facts.config.learner, facts.config.algorithm
     size = _BYTES[learner.dtype]
