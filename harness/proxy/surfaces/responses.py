@@ -54,8 +54,8 @@ class ResponsesSurface(Surface):
     An answer repeats neither the instructions nor the tools: a stream would carry them three times.
     """
 
-    keep_alive = b": waits\n\n"
     # a comment: the vendor's client takes no event before `response.created`, which is sent with the answer
+    keep_alive = b": waits\n\n"
 
     def parse(self, body: Any, *, query: Mapping[str, str]) -> Call:
         request = read(ResponsesRequest, served_fields(body, RESPONSES))
