@@ -64,6 +64,24 @@ async def test_no_row_is_lost_on_the_sum_of_many(models: dict[str, Path], tmp_pa
     assert norms[1] == pytest.approx(norms[0], rel=0.01)
 
 
+async def test_sums_in_fp32_survive_a_restore_and_a_turn_of_the_replicas(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    batch = write_batch(tmp_path / "batch.parquet")
+    config = LearnerConfig(lr=1e-3, dtype="bfloat16", micro_batch_tokens=64)
+    group = await LearnerGroup.start("learner/bf16", models["tied"], config, AlgorithmConfig())
+    try:
+        await group.update(1, batch, 1.0)
+        path = await group.save(tmp_path / "checkpoints", 1)
+        straight = await group.update(2, batch, 1.0)
+        assert await group.load(path) == 1
+        await group.offload()
+        await group.reload()
+        assert (await group.update(2, batch, 1.0)).fingerprint == straight.fingerprint
+    finally:
+        group.shutdown()
+
+
 async def test_update_moves_every_tensor_once_and_says_so(models: dict[str, Path], tmp_path: Path) -> None:
     # so many answers to a prompt that threads share the summing up of what they send back
     batch = write_batch(tmp_path / "batch.parquet", groups=2, attempts=64)
