@@ -43,7 +43,7 @@ pytestmark = [
 
 MACHINE = {
     "plugins": '["support.plugin"]',
-    "reward.function": "support.plugin:coin",  # a random model repairs nothing
+    "reward.function": "support.plugin:lots",  # a random model repairs nothing
     # so that a step takes long enough to be cancelled from a page
     "rollout.concurrency": "2",
     "rollout.max_tokens_per_turn": "300",
