@@ -237,8 +237,11 @@ def _logits_peak_mb() -> float:
 
     from trainer.learner.config import LearnerConfig
     from trainer.learner.logprobs import LogProbHead
+    from trainer.learner.products import in_fp32
 
-    head = LogProbHead(nn.Linear(HIDDEN, VOCABULARY, bias=False, dtype=torch.bfloat16), LearnerConfig().logprob_chunk)
+    config = LearnerConfig()
+    weight = nn.Linear(HIDDEN, VOCABULARY, bias=False, dtype=torch.bfloat16)
+    head = LogProbHead(weight, config.logprob_chunk, in_fp32(config))
     hidden = torch.randn(1, TOKENS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     # the libraries of products, the threads of both passes and the gradients that stay are no part of it
     head.aim(torch.zeros(1, dtype=torch.long), 1.0)

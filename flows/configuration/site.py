@@ -34,6 +34,7 @@ ALLOWED = (
     "learner.micro_batch_tokens",
     "learner.gradient_checkpointing",
     "learner.logprob_chunk",
+    "learner.matmul_dtype",
     "serving.replicas",
     "serving.tensor_parallel",
     "serving.max_num_seqs",

@@ -46,6 +46,17 @@ async def test_gradient_depends_on_neither_packing_nor_ranks(models: dict[str, P
     assert one["actor/ppo_kl"] == 0.0 and one["actor/pg_clipfrac"] == 0.0, "one on-policy step: the ratio is exactly 1"
 
 
+async def test_products_in_fp32_train_as_those_in_bf16(models: dict[str, Path], tmp_path: Path) -> None:
+    """Also where weights are gathered anew, and what layers are given is computed anew or waits on the host."""
+    batch = write_batch(tmp_path / "batch.parquet")
+    settings = {"dtype": "bfloat16", "micro_batch_tokens": 64}
+    _, want = await train(models["tied"], batch, "bf16", **settings, matmul_dtype="bfloat16")
+    anew = {"ranks": 2, "gradient_checkpointing": True, "offload_activations": True}
+    _, have = await train(models["tied"], batch, "in-fp32", **settings, **anew, matmul_dtype="float32")
+    for name in ("actor/grad_norm", "actor/entropy", "actor/pg_loss", "rollout_corr/kl"):
+        assert have[name] == pytest.approx(want[name], rel=0.02, abs=1e-4), name
+
+
 async def test_no_row_is_lost_on_the_sum_of_many(models: dict[str, Path], tmp_path: Path) -> None:
     """As many copies of one rollout have its gradient on average; in bfloat16 their sum would not grow any more."""
     settings = {"dtype": "bfloat16", "micro_batch_tokens": 1, "share_prompts": "never"}

@@ -9,7 +9,10 @@ import torch
 from trainer.learner.attention_backends import backend_for
 from trainer.learner.config import LearnerConfig
 from trainer.learner.logprobs import LogProbHead
+from trainer.learner.products import in_fp32, multiply_in_fp32
 from trainer.learner.samples import TrainSample
+
+IN_FP32 = LearnerConfig(dtype="float32")
 
 
 class PlainEngine:
@@ -31,13 +34,15 @@ def load_plain(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").train()
 
 
-def load_packed(folder: Path, dtype: torch.dtype = torch.float32, chunk: int = 5) -> Any:
+def load_packed(folder: Path, config: LearnerConfig = IN_FP32, chunk: int = 5) -> Any:
     """The same model as the learner computes it."""
     from transformers import AutoModelForCausalLM
 
-    packed = backend_for(LearnerConfig(attention="sdpa")).name
+    packed, dtype = backend_for(config).name, getattr(torch, config.dtype)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=packed).train()
-    model.lm_head = LogProbHead(model.lm_head, chunk)
+    model.lm_head = LogProbHead(model.lm_head, chunk, in_fp32(config))
+    if in_fp32(config):
+        multiply_in_fp32(model)
     return model
 
 

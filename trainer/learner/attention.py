@@ -82,9 +82,6 @@ def packed_attention(
         if span.prefix_end > span.prefix_start:
             prefix = place[span.prefix_start, span.prefix_end]
             k, v = torch.cat([pieces[1][prefix], k], 2), torch.cat([pieces[2][prefix], v], 2)
-        if _plain_is_faster(q, k, dropout):
-            outputs.append(_plain(q, k, v, scaling or q.shape[-1] ** -0.5))
-            continue
         lag = k.shape[2] - q.shape[2]
         visible = _causal(q.shape[2], k.shape[2], q.device) if lag else None
         outputs.append(
@@ -93,24 +90,6 @@ def packed_attention(
             )
         )
     return torch.cat(outputs, 2).transpose(1, 2), None
-
-
-def _plain_is_faster(query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
-    """Torch's fused CPU kernel is slow in bf16, its backward pass above all; short spans gain from plain products."""
-    short = query.shape[2] * key.shape[2] <= 2**18
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and short and not dropout
-
-
-def _plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-    """Causal attention by two products and a softmax in fp32; `key` may begin before `query`."""
-    _, heads, length, width = query.shape
-    groups, total = key.shape[1], key.shape[2]
-    # heads that share keys stand below each other, so that keys are not repeated
-    stacked = query.reshape(1, groups, heads // groups * length, width)
-    scores = (stacked @ key.transpose(-1, -2)).float().mul(scale).view(1, groups, heads // groups, length, total)
-    visible = _causal(length, total, query.device)
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1).to(value.dtype)
-    return (weights.view(1, groups, -1, total) @ value).view(1, heads, length, width)
 
 
 def _causal(length: int, total: int, device: torch.device) -> torch.Tensor:

@@ -6,7 +6,7 @@ a row in one kernel.
 
 import importlib.metadata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from trainer.learner import attention, attention_flash, attention_flex
 from trainer.learner.config import LearnerConfig
 from trainer.learner.packing import Span
+from trainer.learner.products import attention_in_fp32, in_fp32
 from trainer.learner.sequence.attention import over_heads
 
 
@@ -23,6 +24,10 @@ class Backend:
 
     name: str
     arguments: Callable[[Sequence[Span], torch.device], dict[str, Any]]
+
+    def called(self, further: str) -> "Backend":
+        """The same for an implementation that is made of this one."""
+        return replace(self, name=f"{self.name}_{further}")
 
 
 BACKENDS = {
@@ -49,11 +54,13 @@ def backend_for(config: LearnerConfig) -> Backend:
         raise ValueError(
             "learner.attention is flash, but flash_attn is not installed; install it, or take attention: flex"
         )
-    if config.sp_size == 1:
-        return _registered(BACKENDS[kind], _FUNCTIONS[kind])
-    # each rank has a part of every row
-    over = Backend(f"{BACKENDS[kind].name}_over_heads", BACKENDS[kind].arguments)
-    return _registered(over, over_heads(_FUNCTIONS[kind]))
+    backend, function = BACKENDS[kind], _FUNCTIONS[kind]
+    if in_fp32(config):
+        backend, function = backend.called("in_fp32"), attention_in_fp32(function)
+    if config.sp_size > 1:
+        # each rank has a part of every row
+        backend, function = backend.called("over_heads"), over_heads(function)
+    return _registered(backend, function)
 
 
 def _registered(backend: Backend, function: Callable[..., Any]) -> Backend:

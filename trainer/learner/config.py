@@ -27,6 +27,10 @@ class LearnerConfig(BaseModel):
     nodes: int = Field(1, ge=1, description="Machines that the ranks are spread over, equally many on each")
     gpus_per_rank: int = Field(0, ge=0, le=1, description="1 to train on GPUs with NCCL, 0 for CPUs with gloo")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="Precision of the forward and backward pass")
+    matmul_dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto",
+        description="What CPUs multiply in where dtype is bfloat16; auto is float32 on x86 without AMX, else bfloat16",
+    )
     zero_stage: Literal[0, 1, 2, 3] = Field(
         3, description="What ranks share out: 1 optimizer states, 2 gradients too, 3 weights too; 0 nothing"
     )
@@ -135,6 +139,10 @@ class LearnerConfig(BaseModel):
             )
         if self.optimizer == "cpu_adam" and not self.zero_stage:
             raise ValueError("optimizer cpu_adam needs zero_stage 1, 2 or 3; with stage 0 take optimizer: adamw")
+        if self.matmul_dtype == "float32" and self.gpus_per_rank:
+            raise ValueError("matmul_dtype float32 is for CPUs; on GPUs take matmul_dtype: auto, or dtype: float32")
+        if self.matmul_dtype == "bfloat16" and self.dtype == "float32":
+            raise ValueError("matmul_dtype bfloat16 would round numbers in float32; take matmul_dtype: auto")
         if self.attention == "flash" and not self.gpus_per_rank:
             raise ValueError("attention flash needs GPUs; set gpus_per_rank: 1, or attention: auto")
         if self.attention == "flex" and not self.gpus_per_rank:

@@ -17,6 +17,7 @@ from trainer.learner.lora.adapters import insert_adapters
 from trainer.learner.moe.replay import RoutingReplay
 from trainer.learner.optimizer import make_optimizer
 from trainer.learner.packed_model import PackedModel
+from trainer.learner.products import in_fp32, multiply_in_fp32
 from trainer.learner.sequence.check import require_divisible
 from trainer.learner.sequence.group import sequence_group
 from trainer.learner.unsupported import unsupported
@@ -48,7 +49,7 @@ def init_process_group(store: Any, rank: int, config: LearnerConfig) -> None:
 def build_policy(model_path: str, config: LearnerConfig) -> PackedModel:
     """The trainable policy."""
     model = _load(model_path, config)
-    model.lm_head = LogProbHead(model.lm_head, config.logprob_chunk)
+    model.lm_head = LogProbHead(model.lm_head, config.logprob_chunk, in_fp32(config))
     if config.lora is not None:
         insert_adapters(model, config.lora)
     freeze(model, config.freeze)
@@ -73,7 +74,7 @@ def build_reference(model_path: str, config: LearnerConfig) -> PackedModel:
     import deepspeed
 
     model: Any = _load(model_path, config)
-    model.lm_head = LogProbHead(model.lm_head, config.logprob_chunk)
+    model.lm_head = LogProbHead(model.lm_head, config.logprob_chunk, in_fp32(config))
     model.requires_grad_(False)
     model.eval()
     replay = RoutingReplay(model) if config.moe.replay else None
@@ -101,6 +102,8 @@ def _load(model_path: str, config: LearnerConfig) -> Any:
     if reason is not None:
         raise LearnerError(f"the model at {model_path} {reason}; train another one")
     require_divisible(model.config, config.sp_size)
+    if in_fp32(config):
+        multiply_in_fp32(model)
     return model
 
 

@@ -11,6 +11,9 @@ from jaxtyping import Float, Int
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+_ROWS = 1024
+"""Of a weight, brought to another precision at a time."""
+
 
 class _ChunkedLogProbs(torch.autograd.Function):
     """log p[target] of p = softmax(hidden @ weight.T / temperature), and of p its entropy, its sum of squares, and
@@ -22,14 +25,20 @@ class _ChunkedLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, temperature: float, chunk: int
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        target: torch.Tensor,
+        temperature: float,
+        chunk: int,
+        products: torch.dtype,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         logprobs = torch.empty(len(target), dtype=torch.float32, device=hidden.device)
         entropy, squares, top1 = (torch.empty_like(logprobs) for _ in range(3))
         normaliser = torch.empty_like(logprobs)
         for start in range(0, len(target), chunk):
             part = slice(start, start + chunk)
-            logits = _logits(hidden[part], weight, temperature)
+            logits = _logits(hidden[part].to(products), weight, temperature)
             largest = logits.amax(-1)
             powers = (logits - largest[:, None]).exp_()
             total = powers.sum(-1)
@@ -43,7 +52,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
             # else they would stand beside those of the next chunk
             del logits, powers
         ctx.save_for_backward(hidden, weight, target, normaliser, entropy)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature, ctx.chunk, ctx.products = temperature, chunk, products
         ctx.mark_non_differentiable(squares, top1)
         ctx.set_materialize_grads(False)
         return logprobs, entropy, squares, top1
@@ -52,7 +61,7 @@ class _ChunkedLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, grad: torch.Tensor | None, entropy_grad: torch.Tensor | None, *_none: None
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None, None]:
         hidden, weight, target, normaliser, entropy = ctx.saved_tensors
         wants_hidden, wants_weight = ctx.needs_input_grad[:2]
         tokens, vocabulary = len(target), len(weight)
@@ -60,11 +69,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
         entropy_grad = None if entropy_grad is None else entropy_grad / ctx.temperature
         grad_hidden = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device) if wants_hidden else None
         grad_weight = torch.zeros_like(weight) if wants_weight else None
+        precision, hidden = hidden.dtype, hidden.to(ctx.products)
         # with what is made of them no more than forward has at a time
         size = max(ctx.chunk * vocabulary // max(2 * tokens, 1), 1)
         for start in range(0, vocabulary if tokens else 0, size):
             part = slice(start, start + size)
-            logp = _logits(hidden, weight[part], ctx.temperature).sub_(normaliser[:, None])
+            rows = weight[part].to(ctx.products)
+            logp = _logits(hidden, rows, ctx.temperature).sub_(normaliser[:, None])
             if entropy_grad is None:
                 # d log p[target] / d logits = onehot(target) - p
                 dlogits = logp.exp_().mul_(-grad[:, None])
@@ -75,17 +86,26 @@ class _ChunkedLogProbs(torch.autograd.Function):
             here = ((target >= start) & (target < start + size)).nonzero()[:, 0]
             dlogits[here, target[here] - start] += grad[here]
             del logp
-            dlogits = dlogits.to(hidden.dtype)
+            dlogits = dlogits.to(ctx.products)
             if grad_hidden is not None:
-                grad_hidden += dlogits @ weight[part]
+                grad_hidden += dlogits @ rows
             if grad_weight is not None:
-                torch.mm(dlogits.t(), hidden, out=grad_weight[part])
+                grad_weight[part] = dlogits.t() @ hidden
             del dlogits
-        return None if grad_hidden is None else grad_hidden.to(hidden.dtype), grad_weight, None, None, None
+        return None if grad_hidden is None else grad_hidden.to(precision), grad_weight, None, None, None, None
 
 
 def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
-    logits = (hidden @ weight.t()).float()
+    """In fp32. A weight of another precision than the hidden states is brought to theirs, fp32, part by part: all of it
+    would be as large as the logits of many tokens.
+    """
+    if weight.dtype == hidden.dtype:
+        logits = (hidden @ weight.t()).float()
+    else:
+        logits = torch.empty(len(hidden), len(weight), dtype=torch.float32, device=hidden.device)
+        for start in range(0, len(weight), _ROWS):
+            part = slice(start, start + _ROWS)
+            torch.mm(hidden, weight[part].to(hidden.dtype).t(), out=logits[:, part])
     return logits if temperature == 1.0 else logits.div_(temperature)
 
 
@@ -98,18 +118,19 @@ class LogProbHead(nn.Module):
     """An output head that returns log-probs [.., N, 1] of the tokens set by `aim`, instead of logits.
 
     Of the last pass it also keeps `entropy` [N], in nats, with its gradient, and without one `sum_pi_squared` [N] and
-    `top1` [N], 1 where the token is the likeliest of all.
+    `top1` [N], 1 where the token is the likeliest of all. See `products` for `in_fp32`.
     """
 
     beside = ("entropy", "sum_pi_squared", "top1")
     """What it keeps of a pass, an entry a token, besides what it returns."""
 
-    def __init__(self, head: nn.Linear, chunk: int) -> None:
+    def __init__(self, head: nn.Linear, chunk: int, in_fp32: bool = False) -> None:
         super().__init__()
         if getattr(head, "bias", None) is not None:
             raise ValueError("an output head with a bias is not supported")
         self.weight = head.weight  # the very parameter, so that a tie with the embedding survives
         self.chunk = chunk
+        self._products = torch.float32 if in_fp32 else head.weight.dtype
         self._target: Int[torch.Tensor, " N"] | None = None
         self._temperature = 1.0
         self.entropy: Float[torch.Tensor, " N"] | None = None
@@ -126,6 +147,6 @@ class LogProbHead(nn.Module):
                 f"hidden states {tuple(hidden.shape)} for targets {None if self._target is None else len(self._target)}"
             )
         logprobs, self.entropy, self.sum_pi_squared, self.top1 = _ChunkedLogProbs.apply(
-            hidden[0], self.weight, self._target, self._temperature, self.chunk
+            hidden[0], self.weight, self._target, self._temperature, self.chunk, self._products
         )
         return logprobs[None, :, None]

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-import torch.nn.functional as F
 from support.plain import (
     assert_same_gradients,
     gradients,
@@ -16,7 +15,8 @@ from support.plain import (
 )
 from support.tiny import tiny_model
 
-from trainer.learner.attention import _plain, packed_attention
+from trainer.learner.attention import packed_attention
+from trainer.learner.config import LearnerConfig
 from trainer.learner.packing import PackedRow, Span, TrainSample, pack_rows
 
 TEMPERATURE = 0.8
@@ -79,9 +79,10 @@ def test_logprobs_and_gradients_equal_those_of_one_sequence_at_a_time(folder, bu
     assert_same_gradients(gradients(packed), gradients(plain), 1e-5)
 
 
-def test_bf16_is_close_to_fp32(tied):
-    """The products that replace torch's bf16 kernel on CPUs."""
-    plain, packed = load_plain(tied, torch.bfloat16).float(), load_packed(tied, torch.bfloat16)
+@pytest.mark.parametrize("products", ["bfloat16", "float32"])
+def test_bf16_is_close_to_fp32(tied, products):
+    plain = load_plain(tied, torch.bfloat16).float()
+    packed = load_packed(tied, LearnerConfig(matmul_dtype=products))
     found = by_sample(packed, SAMPLES, 2048)
     have = torch.cat([found[s.index] for s in SAMPLES])
     want = torch.cat([plain_logprobs(plain, s, TEMPERATURE) for s in SAMPLES])
@@ -118,15 +119,6 @@ def test_what_comes_after_the_last_trained_token_changes_nothing(tied):
     )
     have, want = by_sample(model, [longer], 2048)[0], by_sample(model, [base], 2048)[0]
     torch.testing.assert_close(have, want, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("ahead", [0, 5])
-def test_plain_products_are_scaled_dot_product_attention(ahead):
-    torch.manual_seed(0)
-    query, key, value = torch.randn(1, 4, 7, 16), torch.randn(1, 2, 7 + ahead, 16), torch.randn(1, 2, 7 + ahead, 16)
-    mask = torch.ones(7, 7 + ahead, dtype=torch.bool).tril(ahead)
-    want = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.3, enable_gqa=True)
-    torch.testing.assert_close(_plain(query, key, value, 0.3), want)
 
 
 def test_spans_must_cover_the_row():

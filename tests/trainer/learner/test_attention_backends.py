@@ -181,7 +181,9 @@ def test_the_device_decides(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     gpu = LearnerConfig(gpus_per_rank=1)
-    assert backend_for(LearnerConfig()) is BACKENDS["sdpa"]
+    assert backend_for(LearnerConfig(matmul_dtype="bfloat16")) is BACKENDS["sdpa"]
+    assert backend_for(LearnerConfig(matmul_dtype="float32")).name == f"{BACKENDS['sdpa'].name}_in_fp32"
+    assert backend_for(LearnerConfig(dtype="float32")) is BACKENDS["sdpa"]
     assert backend_for(gpu) is BACKENDS["flex"]
     with pytest.raises(ValueError, match="not installed; install it, or take attention: flex"):
         backend_for(gpu.model_copy(update={"attention": "flash"}))

@@ -15,6 +15,8 @@ from trainer.learner.config import LearnerConfig
         ({"offload_activations": True}, "set gradient_checkpointing: true too"),
         ({"optimizer": "cpu_adam", "gpus_per_rank": 1}, "needs offload_optimizer: true"),
         ({"optimizer": "cpu_adam", "zero_stage": 0}, "take optimizer: adamw"),
+        ({"matmul_dtype": "float32", "gpus_per_rank": 1}, "take matmul_dtype: auto, or dtype: float32"),
+        ({"matmul_dtype": "bfloat16", "dtype": "float32"}, "would round numbers in float32; take matmul_dtype: auto"),
         ({"attention": "flash"}, "set gpus_per_rank: 1, or attention: auto"),
         ({"attention": "flex"}, "no backward pass on CPUs"),
         ({"attention": "flash", "gpus_per_rank": 1, "dtype": "float32"}, "set dtype: bfloat16"),

@@ -53,6 +53,27 @@ def test_equal_to_the_full_softmax(head, chunk, temperature):
             torch.testing.assert_close(have_grad, want_grad, atol=5e-5, rtol=1e-4)
 
 
+def test_a_head_in_bf16_that_multiplies_in_fp32_rounds_no_logits(head, monkeypatch):
+    """With its weight brought to fp32 in parts that do not divide it."""
+    monkeypatch.setattr(logprobs, "_ROWS", 7)
+    head = head.bfloat16()
+    hidden = torch.randn(TOKENS, WIDTH).bfloat16().requires_grad_()
+    target = torch.randint(0, VOCABULARY, (TOKENS,))
+    chunked = LogProbHead(head, 4, in_fp32=True)
+    chunked.aim(target, 0.7)
+    have = chunked(hidden[None])[0, :, 0]
+    exact = nn.Linear(WIDTH, VOCABULARY, bias=False)
+    exact.load_state_dict(head.state_dict())
+    wide = hidden.detach().float().requires_grad_()
+    want, *_ = full(exact, wide, target, 0.7)
+    torch.testing.assert_close(have, want)
+    have.sum().backward()
+    want.sum().backward()
+    for found, wanted in ((hidden.grad, wide.grad), (head.weight.grad, exact.weight.grad)):
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=2.0**-8, check_dtype=False)
+
+
 def test_no_tokens_give_a_gradient_of_zero(head):
     hidden = torch.randn(1, 0, WIDTH, requires_grad=True)
     chunked = LogProbHead(head, 4)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from support.mixture import tiny_mixture
-from support.plain import PlainEngine, load_packed, sharpen
+from support.plain import IN_FP32, PlainEngine, load_packed, sharpen
 from support.tiny import tiny_model
 from transformers import Gemma2Config, GraniteConfig, Lfm2Config, Qwen3NextConfig
 
@@ -24,15 +24,19 @@ def folders(tmp_path_factory):
     return {"dense": sharpen(tiny_model(root / "dense")), "mixture": tiny_mixture(root / "mixture")}
 
 
-def packed(folder, dtype=torch.float32):
-    model = load_packed(folder, dtype)
+def packed(folder, config=IN_FP32):
+    model = load_packed(folder, config)
     return PackedModel(PlainEngine(model), model.lm_head)
 
 
 @pytest.mark.parametrize("kind", ["dense", "mixture"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_models_of_attention_pass_and_are_as_they_were(folders, kind, dtype):
-    model = packed(folders[kind], dtype)
+@pytest.mark.parametrize(
+    "config",
+    [IN_FP32, LearnerConfig(matmul_dtype="bfloat16"), LearnerConfig(matmul_dtype="float32")],
+    ids=["fp32", "bf16", "bf16 in fp32"],
+)
+def test_models_of_attention_pass_and_are_as_they_were(folders, kind, config):
+    model = packed(folders[kind], config)
     require_packable(model)
     assert model.engine.module.training
     assert not model.head._forward_hooks and not model.engine.module._forward_hooks

@@ -171,7 +171,7 @@ def test_experts_get_no_adapters(tmp_path):
 
 def test_rounding_hides_no_adapters_of_a_checkpoint(folder, tmp_path):
     """Merged in bf16 a small change is gone; what is restored, replayed or exported must have it all the same."""
-    model = load_packed(folder, torch.bfloat16)
+    model = load_packed(folder, LearnerConfig())
     insert_adapters(model, SETTINGS)
     rank = LearnerRank(0, LearnerConfig(lora=SETTINGS), AlgorithmConfig())
     rank.adopt(PackedModel(PlainEngine(model), model.lm_head))
