@@ -252,7 +252,7 @@ async def _with_engines(run: RunRef, model: Path, settings: RunConfig, probe: bo
     async with _servable(model) as folder:
         with ray_cluster():
             try:
-                claim(run)
+                await claim(run)
                 await end_unfit_replicas(run, folder, serving)
                 emit(Event("note", "", "starting the engine (vLLM)"))
                 pool = await ReplicaPool.start(

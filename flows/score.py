@@ -76,7 +76,7 @@ async def score_model(
             await prepare_pools(run, config.data, config.rollout)
             with logging_to(run), ray_cluster():
                 try:
-                    claim(run)
+                    await claim(run)
                     await end_unfit_replicas(run, folder, config.serving)
                     pool = await ReplicaPool.start(
                         run.name, folder, config.serving, config.learner.gpus_per_rank, run.engine_log_file

@@ -11,9 +11,9 @@ from functools import partial
 from harness.reaper import Sweep
 from harness.sandbox.leftovers import Leftover
 from harness.sandbox.owner import PREFIX
-from tasks.reattach import end_learner, may_live
+from tasks.reattach import end_engines, may_live
 from trainer.ownership import forget_owner, owned_runs, owner_of
-from trainer.placement import end_numbered, find_numbered, ray_cluster
+from trainer.placement import find_numbered, ray_cluster
 
 BACKEND = "ray"
 
@@ -52,14 +52,8 @@ def _orphan(run_name: str) -> Leftover | None:
 def _end(run_name: str) -> None:
     owner = owner_of(run_name)
     if owner is not None and not may_live(owner):
-        asyncio.run(_end_all(run_name))
+        asyncio.run(end_engines(run_name))
         forget_owner(run_name)
-
-
-async def _end_all(run_name: str) -> None:
-    await end_learner(run_name)
-    replicas = f"{run_name}/replica"
-    await end_numbered(replicas, find_numbered(replicas))
 
 
 def _places(run_name: str) -> tuple[str, str]:

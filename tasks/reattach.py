@@ -31,19 +31,26 @@ class EnginesTaken(ValueError):
     """A living run in another folder has engines of this name; the message says which, and the mend."""
 
 
-def claim(run: RunRef) -> None:
+async def claim(run: RunRef) -> None:
     """From now on the engines of this run's name are those of this folder.
+
+    Those that a dead run in another folder has left are ended: their weights are not this run's, whichever version of
+    them they serve.
 
     Raises:
         EnginesTaken: they are another run's, which lives.
     """
     other = owner_of(run.name)
-    if other is not None and other != _me(run) and may_live(other):
-        raise EnginesTaken(
-            f"this cluster has engines named {run.name} of the run in {other.folder} on "
-            f"{other.host.rpartition('.')[0]}, which is at work or cannot be seen from here: "
-            "choose another experiment name"
-        )
+    if other not in (None, _me(run)):
+        if may_live(other):
+            raise EnginesTaken(
+                f"this cluster has engines named {run.name} of the run in {other.folder} on "
+                f"{other.host.rpartition('.')[0]}, which is at work or cannot be seen from here: "
+                "choose another experiment name"
+            )
+        if find_numbered(_learner(run.name)) or find_numbered(_replica(run.name)):
+            emit(Event("note", "", f"engines that the run in {other.folder} has left are ended"))
+            await end_engines(run.name)
     note_owner(run.name, _me(run))
 
 
@@ -83,8 +90,7 @@ async def end_unfit(
     """End those of the run's engines that are up and that it cannot go on with; a start then boots them anew."""
     if serving.colocated and await faults_of_engines(run, model, serving, learner, algorithm):
         # who shares devices boots in turn
-        await end_learner(run.name)
-        await end_numbered(_replica(run.name), find_numbered(_replica(run.name)))
+        await end_engines(run.name)
         return
     await end_unfit_learner(run, model, learner, algorithm)
     await end_unfit_replicas(run, model, serving)
@@ -106,6 +112,12 @@ async def end_unfit_replicas(run: RunRef, model: Path, serving: ServingConfig) -
     for number, fault in faults.items():
         emit(Event("note", "", f"replica {number} that is up is ended: {fault}"))
     await end_numbered(_replica(run.name), faults)
+
+
+async def end_engines(run_name: str) -> None:
+    """End a learner and all replicas."""
+    await end_learner(run_name)
+    await end_numbered(_replica(run_name), find_numbered(_replica(run_name)))
 
 
 async def end_learner(run_name: str) -> None:

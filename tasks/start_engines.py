@@ -37,7 +37,7 @@ async def start_engines(
         EnginesTaken: a living run in another folder has engines of this name.
     """
     started = time.monotonic()
-    claim(run)
+    await claim(run)
     await end_unfit(run, model, serving, learner, algorithm)
     emit(Event("note", "", "starting the learner (DeepSpeed ZeRO-3) and the engine (vLLM)"))
     ranks = LearnerGroup.start(run.name, model, learner, algorithm, plugins)

@@ -23,7 +23,7 @@ async def start_learner(run: RunRef, model: Path, learner: LearnerConfig) -> int
         JournalError: an update is missing, or its replay gives other weights.
     """
     started = time.monotonic()
-    claim(run)
+    await claim(run)
     await end_unfit_learner(run, model, learner, ALGORITHM)
     emit(Event("note", "", "starting the learner (DeepSpeed)"))
     await LearnerGroup.start(run.name, model, learner, ALGORITHM)

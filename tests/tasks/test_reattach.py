@@ -1,5 +1,6 @@
 """Which engines that are up a run goes on with; real ones are killed in tests/integration/crash."""
 
+import asyncio
 import os
 from dataclasses import replace
 from types import SimpleNamespace
@@ -54,8 +55,8 @@ def cluster(monkeypatch):
 
     for module in (reattach, orphans):
         monkeypatch.setattr(module, "find_numbered", lambda place: found.actors.get(place, {}).copy())
-        monkeypatch.setattr(module, "end_numbered", end)
         monkeypatch.setattr(module, "owner_of", found.owners.get)
+    monkeypatch.setattr(reattach, "end_numbered", end)
     monkeypatch.setattr(reattach, "note_owner", found.owners.__setitem__)
     monkeypatch.setattr(reattach, "release", lambda name: found.ended.append(name))
     return found
@@ -173,16 +174,30 @@ async def test_who_shares_devices_boots_in_turn(tmp_path, cluster, told):
     assert cluster.ended == [f"{run.name}/learner/1", f"{run.name}/learner", f"{run.name}/replica/0"]
 
 
-def test_engines_of_a_living_run_elsewhere_are_not_taken(tmp_path, cluster):
+async def test_engines_of_a_living_run_elsewhere_are_not_taken(tmp_path, cluster):
     run, other = make_run(tmp_path / "mine"), make_run(tmp_path / "other")
-    reattach.claim(other)
+    await reattach.claim(other)
     assert not reattach.owns(run)
     with lease(other.journal.root, "train"):
         with pytest.raises(reattach.EnginesTaken, match=r"engines named .* choose another experiment name"):
-            reattach.claim(run)
-        reattach.claim(other)
-    reattach.claim(run)
+            await reattach.claim(run)
+        await reattach.claim(other)
+    await reattach.claim(run)
     assert reattach.owns(run) and not reattach.owns(other)
+
+
+async def test_engines_that_a_dead_run_elsewhere_has_left_are_ended_at_whichever_version(tmp_path, cluster):
+    run, other = make_run(tmp_path / "mine"), make_run(tmp_path / "other")
+    for name in (run, other):
+        name.journal.root.mkdir(parents=True, exist_ok=True)
+    cluster.actors = {f"{run.name}/learner": {0: Rank()}, f"{run.name}/replica": {0: "well", 1: "well"}}
+    await reattach.claim(other)
+    await reattach.claim(other)
+    assert not cluster.ended
+    await reattach.claim(run)
+    name = run.name
+    assert cluster.ended == [f"{name}/learner/0", f"{name}/learner", f"{name}/replica/0", f"{name}/replica/1"]
+    assert reattach.owns(run)
 
 
 @pytest.mark.parametrize(("host", "may_live"), [("elsewhere.1", True), (this_host(), False)])
@@ -197,7 +212,7 @@ def test_orphans_are_engines_whose_run_is_dead(tmp_path, cluster, monkeypatch, a
         run.journal.root.mkdir(parents=True)
         cluster.actors |= {f"{run.name}/learner": {0: Rank()}, f"{run.name}/replica": {0: "well"}}
     for run in (dead, alive, idle):
-        reattach.claim(run)
+        asyncio.run(reattach.claim(run))
     monkeypatch.setattr(orphans, "owned_runs", lambda: sorted(cluster.owners))
     monkeypatch.setattr(orphans, "forget_owner", cluster.owners.pop)
     monkeypatch.setattr(orphans, "ray_cluster", lambda: lease(tmp_path / "connection", "clean"))
