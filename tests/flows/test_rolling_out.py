@@ -60,6 +60,26 @@ async def test_its_failure_reaches_the_step_that_waits(rolling):
             await asyncio.wait_for(rollouts_of(rolling.run).take(1), 10)
 
 
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [(ConnectionError("the engine is away"), 4), (ValueError("the pool is empty"), 1)],
+    ids=["what passes", "what does not"],
+)
+async def test_its_tries_count_anew_after_a_step(rolling, error, tries):
+    begun = []
+
+    async def rollouter(run, *args):
+        begun.append(run)
+        rollouts_of(run).ledger.version += len(begun) <= 3
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        async with rolling("async", rollouter):
+            while len(begun) < tries:
+                await asyncio.sleep(0)
+    assert len(begun) == tries
+
+
 async def test_a_step_that_fails_stops_it(rolling):
     ended = []
 
