@@ -4,6 +4,8 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,7 +40,7 @@ def resolve_model(config: ModelConfig, root: Path) -> Path:
     if config.path == BUILTIN:
         folder = root / "models" / "smollm2-135m-instruct"
         if not (folder / "config.json").exists():
-            _publish(_unpack_smollm2, folder)
+            _publish(_elsewhere(_unpack_smollm2), folder)
     elif Path(config.path).expanduser().is_dir():
         folder = Path(config.path).expanduser().resolve()
     elif config.path.startswith((".", "/", "~")):
@@ -87,6 +89,18 @@ def _publish(make: Callable[[Path], None], folder: Path) -> None:
         scratch.rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _elsewhere(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    """The same in a process of its own: in the flow's, what it loads would take 1.8 GB and be of no use later, and one
+    of its libraries (Triton) would end the flow with pages of complaints about what is still held.
+    """
+
+    def made(target: Path) -> None:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            process.submit(make, target).result()
+
+    return made
 
 
 def _unpack_smollm2(target: Path) -> None:

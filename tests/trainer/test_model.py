@@ -69,6 +69,7 @@ def fill(target):
 
 def test_the_builtin_policy_is_unpacked_once(tmp_path, monkeypatch):
     unpacked = []
+    monkeypatch.setattr(module, "_elsewhere", lambda make: make)
     monkeypatch.setattr(module, "_unpack_smollm2", lambda target: (unpacked.append(target), fill(target)))
     first = resolve_model(ModelConfig(), tmp_path)
     assert resolve_model(ModelConfig(path=BUILTIN), tmp_path) == first
@@ -89,6 +90,7 @@ def test_an_interrupted_unpacking_leaves_nothing(tmp_path, monkeypatch):
         (target / "config.json").write_text("{}")
         raise OSError("disk full")
 
+    monkeypatch.setattr(module, "_elsewhere", lambda make: make)
     monkeypatch.setattr(module, "_unpack_smollm2", breaks)
     with pytest.raises(OSError, match="disk full"):
         resolve_model(ModelConfig(), tmp_path)
