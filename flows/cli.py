@@ -29,6 +29,7 @@ from flows.commands.status import status
 from flows.commands.ui import ui
 from flows.commands.warm_start import warm_start
 from flows.environment import default_root, prepare
+from flows.last_words import end_quietly
 
 app = typer.Typer(
     help="Reinforcement learning that teaches a language model to repair real repositories, graded by their own tests.",
@@ -172,6 +173,7 @@ def down(root: Root) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    end_quietly()
     signal.signal(signal.SIGTERM, _interrupt)
     app()
 

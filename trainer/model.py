@@ -92,9 +92,7 @@ def _publish(make: Callable[[Path], None], folder: Path) -> None:
 
 
 def _elsewhere(make: Callable[[Path], None]) -> Callable[[Path], None]:
-    """The same in a process of its own: in the flow's, what it loads would take 1.8 GB and be of no use later, and one
-    of its libraries (Triton) would end the flow with pages of complaints about what is still held.
-    """
+    """The same in a process of its own: a flow's would keep what it loads, 1.8 GB, to no use."""
 
     def made(target: Path) -> None:
         with ProcessPoolExecutor(1, get_context("spawn")) as process:
