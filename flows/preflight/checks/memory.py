@@ -10,6 +10,7 @@ from flows.preflight.model_facts import ModelFacts
 from flows.preflight.of_model import of_model
 from flows.preflight.registry import check
 from trainer.learner.config import LearnerConfig
+from trainer.learner.products import in_fp32
 
 _BYTES = {"bfloat16": 2, "float32": 4}
 _ADAM = 8
@@ -23,6 +24,8 @@ _COPIES = 8
 """Float32 arrays as large as a chunk of logits that exist at once, forward and backward."""
 _PER_HIDDEN, _PER_INNER = 30, 9
 """Numbers a token that a layer keeps for its backward pass, by its two widths; measured, see `learner_memory`."""
+_HELD = 8
+"""Times what one layer keeps: copies in float32 that come and go, and of which the allocator keeps hold; measured."""
 _TOKEN_BYTES = 40
 """What the journal keeps of a token: ids, mask, log-prob, version, and the text of the conversation."""
 
@@ -39,8 +42,8 @@ class Estimate:
 def learner_memory(facts: Facts, model: ModelFacts) -> Estimate:
     """Peak of one rank: states sharded over all ranks, activations of one row, logits of one chunk.
 
-    For a model of SmolLM2-135M's shapes on a CPU, one rank: 5.2 GiB for rows of 1000 tokens (measured: 5.5), 7.0 for
-    2000 (7.2), and 3.7 with activations recomputed (5.0).
+    For a model of SmolLM2-135M's shapes on a CPU that multiplies in float32, one rank: 5.7 GiB for rows of 1000 tokens
+    (measured: 6.0), 7.9 for 2000 (8.4), and 4.6 with activations recomputed (6.0 to 6.2).
     """
     learner, algorithm = facts.config.learner, facts.config.algorithm
     size = _BYTES[learner.dtype]
@@ -61,6 +64,7 @@ def learner_memory(facts: Facts, model: ModelFacts) -> Estimate:
     saved = 0 if offloaded else tokens * hidden * size * layers
     kept = saved + one_layer if learner.gradient_checkpointing else one_layer * layers
     logits = _COPIES * 4 * learner.logprob_chunk * (model.number("vocab_size", 0) or 0)
+    held = _HELD * one_layer if in_fp32(learner) else 0
     parts = [f"{arithmetic} = {gib(states)} of states"]
     if frozen:
         parts.append(f"{gib(frozen)} of reference")
@@ -71,7 +75,9 @@ def learner_memory(facts: Facts, model: ModelFacts) -> Estimate:
         f"{tokens} tokens x {layers} layers, {how} = {gib(kept)} of activations",
         f"{learner.logprob_chunk} x {model.number('vocab_size', 0)} logits = {gib(logits)}",
     ]
-    total = states + frozen + gathered + kept + logits
+    if held:
+        parts.append(f"{gib(held)} of copies in float32")
+    total = states + frozen + gathered + kept + logits + held
     return Estimate(total, states + frozen, f"{' + '.join(parts)} = {gib(total)} a rank")
 
 
