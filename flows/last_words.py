@@ -15,5 +15,6 @@ def end_quietly() -> None:
 
 
 def _silence() -> None:
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

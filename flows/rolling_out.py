@@ -40,7 +40,7 @@ async def rolling_out(run: RunRef, config: RunConfig, model: Path, version: int)
                 return
             except Exception as error:
                 # its tries would have to last for all of a long run
-                if isinstance(error, PERMANENT) or rollouts.ledger.version == before:
+                if isinstance(error, PERMANENT) or rollouts.ledger.version == before or rollouts.stopping:
                     await rollouts.fail(error)
                     raise
                 first = str(error).partition("\n")[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.sandbox.owner import this_host
-from tasks.lease import living_holder
+from tasks.lease import last_holder, living_holder
 from tasks.progress import Event, emit
 from tasks.recover import astray
 from tasks.run import RunRef
@@ -32,17 +32,17 @@ class EnginesTaken(ValueError):
 
 
 async def claim(run: RunRef) -> None:
-    """From now on the engines of this run's name are those of this folder.
+    """From now on the engines of this run's name are those of this run, which holds the lease of its folder.
 
-    Those that a dead run in another folder has left are ended: their weights are not this run's, whichever version of
-    them they serve.
+    Those that another run of this name has left, which has died, are ended: their weights are not this run's, whichever
+    version of them they serve.
 
     Raises:
         EnginesTaken: they are another run's, which lives.
     """
-    other = owner_of(run.name)
-    if other not in (None, _me(run)):
-        if may_live(other):
+    me, other = _me(run), owner_of(run.name)
+    if other is not None and other.nonce != me.nonce:
+        if (other.folder, other.host) != (me.folder, me.host) and may_live(other):
             raise EnginesTaken(
                 f"this cluster has engines named {run.name} of the run in {other.folder} on "
                 f"{other.host.rpartition('.')[0]}, which is at work or cannot be seen from here: "
@@ -51,19 +51,24 @@ async def claim(run: RunRef) -> None:
         if find_numbered(_learner(run.name)) or find_numbered(_replica(run.name)):
             emit(Event("note", "", f"engines that the run in {other.folder} has left are ended"))
             await end_engines(run.name)
-    note_owner(run.name, _me(run))
+        if owner_of(run.name) != other:
+            return await claim(run)  # a third run was faster
+    note_owner(run.name, me)
 
 
 def owns(run: RunRef) -> bool:
-    """Whether the engines of this run's name are those of this folder, or nobody's."""
-    return owner_of(run.name) in (None, _me(run))
+    """Whether the engines of this run's name are its own, or nobody's."""
+    owner = owner_of(run.name)
+    return owner is None or owner.nonce == run.nonce
 
 
 def may_live(owner: Owner) -> bool:
     """Whether the run that owns engines may be at work; False only if it is certain that it is not."""
     folder = Path(owner.folder)
-    if not folder.is_dir():
-        return owner.host != this_host()
+    if owner.host != this_host():
+        holder = last_holder(folder)
+        if holder is None or holder.host != owner.host:
+            return True  # that folder is this host's own, or there is none
     return living_holder(folder) is not None
 
 
@@ -175,7 +180,7 @@ async def fault_of_learner(run: RunRef, model: Path, config: LearnerConfig, algo
 
 
 def _me(run: RunRef) -> Owner:
-    return Owner(str(run.journal.root), this_host())
+    return Owner(str(run.journal.root), this_host(), run.nonce)
 
 
 def _learner(run_name: str) -> str:

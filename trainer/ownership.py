@@ -12,10 +12,11 @@ _PREFIX = "owner/"
 
 @dataclass(frozen=True)
 class Owner:
-    """A run's folder, as the host sees it on which its flow ran."""
+    """A run, by the nonce of its journal, and its folder, as the host sees it on which its flow ran."""
 
     folder: str
     host: str
+    nonce: str
 
 
 def note_owner(run_name: str, owner: Owner) -> None:

@@ -25,3 +25,12 @@ def test_only_what_comes_after_the_end_is_silenced():
     loud = PROGRAM.replace("end_quietly()\n", "")
     ended = subprocess.run([sys.executable, "-c", loud], capture_output=True, text=True, check=False)
     assert ended.stderr == "done\ncleaned up\nleaked 514 functions!"
+
+
+def test_output_that_cannot_be_written_is_told_of():
+    with open("/dev/full", "w") as full:
+        program = "from flows.last_words import end_quietly\nend_quietly()\nprint('a result')"
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert "No space left on device" in ended.stderr and ended.returncode

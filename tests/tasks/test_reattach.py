@@ -175,7 +175,7 @@ async def test_who_shares_devices_boots_in_turn(tmp_path, cluster, told):
 
 
 async def test_engines_of_a_living_run_elsewhere_are_not_taken(tmp_path, cluster):
-    run, other = make_run(tmp_path / "mine"), make_run(tmp_path / "other")
+    run, other = make_run(tmp_path / "mine"), make_run(tmp_path / "other", nonce="ffff0000")
     await reattach.claim(other)
     assert not reattach.owns(run)
     with lease(other.journal.root, "train"):
@@ -187,7 +187,7 @@ async def test_engines_of_a_living_run_elsewhere_are_not_taken(tmp_path, cluster
 
 
 async def test_engines_that_a_dead_run_elsewhere_has_left_are_ended_at_whichever_version(tmp_path, cluster):
-    run, other = make_run(tmp_path / "mine"), make_run(tmp_path / "other")
+    run, other = make_run(tmp_path / "mine"), make_run(tmp_path / "other", nonce="ffff0000")
     for name in (run, other):
         name.journal.root.mkdir(parents=True, exist_ok=True)
     cluster.actors = {f"{run.name}/learner": {0: Rank()}, f"{run.name}/replica": {0: "well", 1: "well"}}
@@ -200,9 +200,52 @@ async def test_engines_that_a_dead_run_elsewhere_has_left_are_ended_at_whichever
     assert reattach.owns(run)
 
 
-@pytest.mark.parametrize(("host", "may_live"), [("elsewhere.1", True), (this_host(), False)])
-def test_a_folder_that_cannot_be_seen_proves_nothing_but_on_this_host(tmp_path, host, may_live):
-    assert reattach.may_live(Owner(str(tmp_path / "none"), host)) == may_live
+async def test_engines_of_a_journal_that_was_deleted_are_ended_and_those_of_a_run_from_another_host_kept(
+    tmp_path, cluster, monkeypatch
+):
+    run, before = make_run(tmp_path), make_run(tmp_path, nonce="ffff0000")
+    replica = {f"{run.name}/replica": {0: "well"}}
+    cluster.actors = dict(replica)
+    await reattach.claim(before)
+    with lease(run.journal.root, "train"):
+        await reattach.claim(run)
+        assert cluster.ended == [f"{run.name}/learner", f"{run.name}/replica/0"]
+        cluster.actors = dict(replica)
+        monkeypatch.setattr(reattach, "this_host", lambda: "elsewhere.1")
+        await reattach.claim(run)
+    assert f"{run.name}/replica" in cluster.actors and len(cluster.ended) == 2
+    assert cluster.owners[run.name].host == "elsewhere.1"
+
+
+async def test_who_was_slower_asks_again(tmp_path, cluster, monkeypatch):
+    """Two runs find the engines of a dead one: the one that took them while the other ended them has them."""
+    run, other, third = (make_run(tmp_path / nonce, nonce=nonce) for nonce in ("aaaa", "bbbb", "cccc"))
+    await reattach.claim(other)
+    cluster.actors = {f"{run.name}/replica": {0: "well"}}
+
+    async def end(place, numbers):
+        cluster.actors.clear()
+        cluster.owners[run.name] = reattach._me(third)
+
+    monkeypatch.setattr(reattach, "end_numbered", end)
+    with lease(third.journal.root, "train"), pytest.raises(reattach.EnginesTaken, match="cccc"):
+        await reattach.claim(run)
+
+
+def test_a_folder_that_cannot_be_seen_proves_nothing_but_on_this_host(tmp_path):
+    def living(host, folder=tmp_path):
+        return reattach.may_live(Owner(str(folder), host, "n"))
+
+    assert living("elsewhere.1", tmp_path / "none") and not living(this_host(), tmp_path / "none")
+    # a folder of this host, which only has the same name
+    assert living("elsewhere.1")
+    with lease(tmp_path, "train"):
+        assert living("elsewhere.1") and living(this_host())
+    held = {"host": "elsewhere.1", "pid": 1, "started": "x", "work": "train", "since": "x"}
+    write_json(tmp_path / "lease.json", held)
+    assert living("elsewhere.1")
+    os.utime(tmp_path / "lease.json", (0, 0))
+    assert not living("elsewhere.1")
 
 
 @pytest.mark.parametrize("applied", [False, True])

@@ -70,8 +70,8 @@ class _ChunkedLogProbs(torch.autograd.Function):
         grad_hidden = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device) if wants_hidden else None
         grad_weight = torch.zeros_like(weight) if wants_weight else None
         precision, hidden = hidden.dtype, hidden.to(ctx.products)
-        # with what is made of them no more than forward has at a time
-        size = max(ctx.chunk * vocabulary // max(2 * tokens, 1), 1)
+        # logits with what is made of them, and rows of the weight: no more than forward has of logits at a time
+        size = max(ctx.chunk * vocabulary // (2 * max(tokens, hidden.shape[1])), 1)
         for start in range(0, vocabulary if tokens else 0, size):
             part = slice(start, start + size)
             rows = weight[part].to(ctx.products)

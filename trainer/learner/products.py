@@ -1,7 +1,8 @@
 """Products of matrices in bfloat16, computed in fp32 on CPUs that are faster that way.
 
 A product of two numbers in bfloat16 is exact in fp32, and sums are kept in fp32 either way: only the order of additions
-differs. What a layer says, and what it stores for its backward pass, stays in bfloat16.
+differs. What a linear layer says, and what it stores for its backward pass, stays in bfloat16; attention stores its
+inputs in fp32.
 """
 
 from collections.abc import Callable
@@ -43,28 +44,29 @@ class Fp32Linear(nn.Linear):
     """A linear layer of weights in bfloat16 that multiplies in fp32, in both passes."""
 
     def forward(self, x: Float[torch.Tensor, "*rows width"]) -> Float[torch.Tensor, "*rows out"]:
-        product: torch.Tensor = _Product.apply(x, self.weight)
-        return product if self.bias is None else product + self.bias
+        product: torch.Tensor = _Product.apply(x, self.weight, self.bias)
+        return product
 
 
 class _Product(torch.autograd.Function):
-    """x @ weight.T. Copies in fp32 are made anew in the backward pass, for which ZeRO-3 gathers the weight anew too."""
+    """x @ weight.T + bias. Copies in fp32 are made anew in the backward pass, as ZeRO-3 gathers the weight anew for it."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, weight)
-        return (x.float() @ weight.float().t()).to(x.dtype)
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        product = x.float() @ weight.float().t()
+        return (product if bias is None else product.add_(bias.float())).to(x.dtype)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad, grad_x, grad_weight = grad.float(), None, None
-        if ctx.needs_input_grad[0]:
-            grad_x = (grad @ weight.float()).to(x.dtype)
-        if ctx.needs_input_grad[1]:
-            grad_weight = (grad.flatten(0, -2).t() @ x.flatten(0, -2).float()).to(weight.dtype)
-        return grad_x, grad_weight
+        grad, precision = grad.float(), grad.dtype
+        rows = grad.flatten(0, -2)
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        grad_x = (grad @ weight.float()).to(precision) if wants_x else None
+        grad_weight = (rows.t() @ x.flatten(0, -2).float()).to(precision) if wants_weight else None
+        return grad_x, grad_weight, rows.sum(0).to(precision) if wants_bias else None
 
 
 def attention_in_fp32(attend: Callable[..., Any]) -> Callable[..., Any]:

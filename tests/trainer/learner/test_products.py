@@ -42,7 +42,7 @@ def test_a_bias_is_added_and_trained():
     layer, exact = layers(bias=True)
     x = torch.randn(7, 48).bfloat16()
     have, want = layer(x), exact(x.double())
-    torch.testing.assert_close(have, want, atol=0.01, rtol=0.01, check_dtype=False)
+    torch.testing.assert_close(have, want, **ROUNDED)
     have.sum().backward()
     assert torch.equal(layer.bias.grad, torch.full((24,), 7.0).bfloat16())
 
