@@ -49,7 +49,7 @@ class Fp32Linear(nn.Linear):
 
 
 class _Product(torch.autograd.Function):
-    """x @ weight.T + bias. Copies in fp32 are made anew in the backward pass, as ZeRO-3 gathers the weight anew for it."""
+    """x @ weight.T + bias. Copies in fp32 are made anew in the backward pass, for which ZeRO-3 gathers the weight."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
