@@ -238,7 +238,7 @@ async def test_a_learner_of_two_ranks_syncs_leaves_its_memory_and_comes_back(
                 await pool.generate(PROMPT, Sampling(max_tokens=1), "s")
             assert await learner.fingerprint() == record.fingerprint
         await replicas_turn(learner, pool)
-        assert (await pool.generate(PROMPT, Sampling(max_tokens=4), "s")).weight_versions == [2] * 4
+        assert (await pool.generate(PROMPT, Sampling(max_tokens=4, min_tokens=4), "s")).weight_versions == [2] * 4
     finally:
         learner.shutdown()
     stayed = await LearnerGroup.start(f"sync/{model_folder.name}/stayed", model_folder, config, AlgorithmConfig())
