@@ -297,7 +297,8 @@ async def test_kept_kv_is_what_older_weights_computed_and_only_frozen_requests_u
     try:
         await change()
         # asked for again and again, so that later requests begin like those whose KV is old
-        finished = await sampled_across_syncs(keeping, [PROMPT, list(range(60, 130))], 60, change, 8)
+        prompts = [PROMPT, list(range(60, 130))]
+        finished = await sampled_across_syncs(keeping, prompts, 60, change, 12, begun_in_time=True)
     finally:
         await keeping.shutdown()
     newest = copy_of(policy)
@@ -305,7 +306,7 @@ async def test_kept_kv_is_what_older_weights_computed_and_only_frozen_requests_u
         kept.append(differences_on_kept_kv(policy, weights, prompt, answer).max().item())
         recomputed.append(differences(policy, weights, prompt, answer).max().item())
     policy.load_state_dict(newest)
-    assert len(finished) > 2 and max(kept) < 1e-3
+    assert finished and max(kept) < 1e-3
     assert max(recomputed) > 0.1, "a generation must have gone on across a sync, or this test shows nothing"
 
 

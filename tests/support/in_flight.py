@@ -18,10 +18,16 @@ def copy_of(policy: torch.nn.Module) -> Weights:
 
 
 async def sampled_across_syncs(
-    pool: ReplicaPool, prompts: Sequence[Sequence[int]], tokens: int, sync: Callable[[], Awaitable[None]], syncs: int
+    pool: ReplicaPool,
+    prompts: Sequence[Sequence[int]],
+    tokens: int,
+    sync: Callable[[], Awaitable[None]],
+    syncs: int,
+    begun_in_time: bool = False,
 ) -> list[tuple[Sequence[int], Generation]]:
     """Sample `tokens` tokens to each prompt, over and over until so many syncs are done; with the prompts.
 
+    With `begun_in_time`, without answers to requests that came before a sync and were read after it.
     Now and then a request is cancelled while a sync is under way: engines have died of that.
     """
     finished: list[tuple[Sequence[int], Generation]] = []
@@ -31,7 +37,10 @@ async def sampled_across_syncs(
         while not over.is_set():
             # so long, however the policy changes: its end is forbidden
             sampling = Sampling(max_tokens=tokens, min_tokens=tokens)
-            finished.append((prompt, await pool.generate(prompt, sampling, name)))
+            came = await pool.versions()
+            answer = await pool.generate(prompt, sampling, name)
+            if not begun_in_time or came == [answer.weight_versions[0]]:
+                finished.append((prompt, answer))
 
     async with asyncio.TaskGroup() as asking:
         for i, prompt in enumerate(prompts):
