@@ -9,7 +9,7 @@ def end_quietly() -> None:
     """Silence stderr once all that was registered from now on to run at the end has run.
 
     What is left then is the interpreter, which takes itself apart. A library that Transformers imports (Triton) would
-    print pages about what Prefect's threads still hold.
+    print pages about what is still held.
     """
     atexit.register(_silence)
 
