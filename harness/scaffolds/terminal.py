@@ -30,6 +30,7 @@ _SOCKET = "/tmp/testgrad-tmux"
 _HISTORY = 50_000
 _START_SECONDS = 60.0
 _CALL_SECONDS = 20.0
+_PROMPT_LOOKS, _PROMPT_LOOK_SECONDS = 200, 0.05
 _GRACE_SECONDS = 2.0
 _MAX_LINE = 8 * terminal_keeper.MAX_OUTPUT  # a byte may need six characters in JSON
 _BYTES_AT_ONCE = 2000
@@ -61,7 +62,7 @@ class Terminal:
         self._tmux = [tmux, "-S", _SOCKET, "-f", "/dev/null"]
 
     async def start(self) -> None:
-        """Open the window.
+        """Open the window, and wait until its shell reads.
 
         Raises:
             NoTerminal: there is no tmux, or it cannot start.
@@ -82,6 +83,18 @@ class Terminal:
             )
         if code != 0:
             raise NoTerminal(f"tmux cannot start in the sandbox: {out.strip()[-300:]}")
+        await self._prompted()
+
+    async def _prompted(self) -> None:
+        # What is typed before the shell reads is echoed twice: what the policy sees would hang on the machine's load.
+        # A shell that prompts for nothing, as an image's files may have it, is typed to all the same.
+        try:
+            for _ in range(_PROMPT_LOOKS):
+                if await self.shown_since(Mark(0)):
+                    return
+                await asyncio.sleep(_PROMPT_LOOK_SECONDS)
+        except TerminalGone as error:
+            raise NoTerminal(f"the terminal ended as its shell started: {error}") from error
 
     async def type(self, text: str) -> None:
         """Type `text`; a line's end is the Enter key.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.sandbox.base import SandboxConfig, SandboxUnavailable, create_sandbox, require_isolation
+from harness.sandbox.base import WORKSPACE, SandboxConfig, SandboxUnavailable, create_sandbox, require_isolation
 from harness.scaffolds import terminal as terminal_module
-from harness.scaffolds.terminal import NoTerminal, TerminalGone, clean, open_terminal
+from harness.scaffolds.terminal import Mark, NoTerminal, TerminalGone, clean, open_terminal
 
 
 @pytest.fixture
@@ -55,12 +55,36 @@ async def test_the_shell_lives_on_between_calls(terminal, sandbox):
 
 async def test_keys_are_pressed_and_text_is_typed_as_it_is(terminal):
     mark = await terminal.mark()
-    await terminal.type("cat\n")
+    await terminal.type('echo "re""ady"; cat\n')
+    await seen(terminal, mark, "ready")  # said by echo: until then the terminal may be the shell's, which does not echo
     await terminal.type("Enter C-c ; häß -l 日本;\n")
     shown = await seen(terminal, mark, "日本;\nEnter C-c ; häß -l 日本;")
     await terminal.press("C-c")
     await seen(terminal, mark, "^C")
     assert shown.count("häß") == 2  # typed, and said by cat
+
+
+async def test_a_shell_that_is_slow_to_start_is_waited_for(sandbox):
+    await sandbox.write_file(".bashrc", b"sleep 1\n")
+    async with open_terminal(sandbox, timeout=60, env={"HOME": WORKSPACE}) as terminal:
+        await terminal.type('echo "e"nd\n')
+        shown = await seen(terminal, Mark(0), "\nend")
+    assert shown.count('echo "e"nd') == 1
+
+
+async def test_a_shell_that_prompts_for_nothing_is_typed_to(sandbox, monkeypatch):
+    monkeypatch.setattr(terminal_module, "_PROMPT_LOOKS", 10)
+    await sandbox.write_file(".bashrc", b"PS1=\n")
+    async with open_terminal(sandbox, timeout=60, env={"HOME": WORKSPACE}) as terminal:
+        await terminal.type('echo "e"nd\n')
+        await seen(terminal, Mark(0), "\nend")
+
+
+async def test_a_shell_that_ends_at_once_makes_no_terminal(sandbox):
+    await sandbox.write_file(".bashrc", b"exit 3\n")
+    with pytest.raises(NoTerminal, match="as its shell started"):
+        async with open_terminal(sandbox, timeout=60, env={"HOME": WORKSPACE}):
+            pass
 
 
 async def test_only_what_is_new_is_shown_and_at_most_so_many_lines(terminal):
