@@ -118,10 +118,21 @@ def _follow(path: Path, poll: float) -> Iterator[dict[str, Any]]:
                 if partial.endswith("\n"):
                     yield from _record(partial)
                     partial = ""
-                elif path.is_file() and path.stat().st_ino != inode:
+                elif _replaced(path, inode):
+                    for line in lines:  # written between the last look and the renaming
+                        partial += line
+                        yield from _record(partial)
+                        partial = ""
                     break
                 else:
                     time.sleep(poll)
+
+
+def _replaced(path: Path, inode: int) -> bool:
+    try:
+        return path.stat().st_ino != inode
+    except FileNotFoundError:  # just renamed, and none in its place yet
+        return False
 
 
 def _record(line: str) -> list[dict[str, Any]]:

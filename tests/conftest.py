@@ -3,4 +3,10 @@
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+# On a shared machine any example may stand still for a second.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")

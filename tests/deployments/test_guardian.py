@@ -79,7 +79,7 @@ child = subprocess.Popen(
     [sys.executable, "-c", CHILD, sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE
 )
 child.stdout.readline()
-time.sleep(3 * guardian.LOOK_SECONDS)
+time.sleep(6 * guardian.LOOK_SECONDS)
 child.kill()
 child.wait()
 '''

@@ -39,9 +39,9 @@ def test_a_healthy_run_that_was_never_judged(tmp_path):
 
 
 def test_state_verdict_and_signatures(tmp_path):
-    journal = write_run(tmp_path, changes=lambda step: {"response_length/clip_ratio": 0.5})
-    put(journal.stage_dir(step_label(1)) / "first_step.json", VERDICT)
-    with lease(journal.root, "train"):
+    with lease(tmp_path / NAME, "train"):  # the run moves if it was written since
+        journal = write_run(tmp_path, changes=lambda step: {"response_length/clip_ratio": 0.5})
+        put(journal.stage_dir(step_label(1)) / "first_step.json", VERDICT)
         health = read_health(read_run(tmp_path, NAME))
         text = page(tmp_path)
     assert health.state.startswith("running, step 13") and f"process {os.getpid()} works on it" in health.why

@@ -47,7 +47,7 @@ ANSWERS = {
     "broken": "```python\n1/0\n```\n",
 }
 BUDGETS = BudgetConfig(
-    setup_sec=5, hang_sec=1, patch_sec=5, stop_sec=2, grading_sec=60, backoff_sec=0.01, max_backoff_sec=0.1
+    setup_sec=5, hang_sec=3, patch_sec=5, stop_sec=2, grading_sec=60, backoff_sec=0.01, max_backoff_sec=0.1
 )
 PATIENT = VerifierConfig(timeout_sec=20, guess_odds=1.0)
 WORKING = ScaffoldConfig(name="working")
@@ -311,10 +311,10 @@ async def test_waiting_in_a_queue_is_neither_hanging_nor_setup(broken, tmp_path,
 
     config, task_path = broken(Faults.at(None)), write_task(tmp_path / "add")
     monkeypatch.setattr(SANDBOXES["faulty"], "start", queues)
-    short = BUDGETS.model_copy(update={"setup_sec": 1.0, "hang_sec": 1.0})
+    short = BUDGETS.model_copy(update={"setup_sec": 5.0, "hang_sec": 5.0})
     async with proxy_for() as proxy:
         running = asyncio.create_task(run_trial(spec_for(task_path), proxy, config, WORKING, short))
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(6)
         assert not running.done()
         queue.release()
         assert (await running).outcome is Outcome.COMPLETED

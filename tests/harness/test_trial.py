@@ -78,7 +78,7 @@ def spec_for(task_path, **changes):
 async def ask(session, *messages, **options):
     """Have the policy answer a user who says hello, after these messages."""
     body = {"messages": [*messages, {"role": "user", "content": "hello"}]} | options
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         assert (await http.post(f"{session.base_url}/chat/completions", json=body)).status_code == 200
 
 
@@ -110,7 +110,7 @@ async def test_a_trial_leaves_a_rollout_a_patch_and_a_record(config, task_path):
 
 async def test_the_agents_time_is_limited_and_what_it_did_so_far_counts(config, task_path, scaffolds):
     async def run(self, task, sandbox, session):
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             body = {"messages": [{"role": "user", "content": "hello"}]}
             await http.post(f"{session.base_url}/chat/completions", json=body)
         await sandbox.write_file("solution.py", b"X = 1\n")
@@ -119,7 +119,7 @@ async def test_the_agents_time_is_limited_and_what_it_did_so_far_counts(config, 
 
     server, _ = proxy_for("hi")
     async with server as proxy:
-        scaffold = scaffolds(run).model_copy(update={"agent_timeout": 2.0})
+        scaffold = scaffolds(run).model_copy(update={"agent_timeout": 6.0})
         result = await run_trial(spec_for(task_path), proxy, config, scaffold)
         assert_clean(config, proxy)
     assert (result.outcome, result.error) == (Outcome.AGENT_TIMEOUT, None)
@@ -166,7 +166,7 @@ async def test_a_failing_policy_is_an_infra_error_with_its_text(config, task_pat
 
 async def test_an_agent_that_swallows_a_policy_failure_is_an_infra_error_all_the_same(config, task_path, scaffolds):
     async def run(self, task, sandbox, session):
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             body = {"messages": [{"role": "user", "content": "hello"}]}
             for _ in range(2):
                 await http.post(f"{session.base_url}/chat/completions", json=body)
@@ -238,7 +238,7 @@ async def test_the_session_knows_better_how_a_trial_ended(
 
     server, _ = proxy_for("hi")
     async with server as proxy:
-        scaffold = scaffolds(run).model_copy(update={"agent_timeout": 2.0 if told is None else None})
+        scaffold = scaffolds(run).model_copy(update={"agent_timeout": 6.0 if told is None else None})
         result = await run_trial(spec_for(task_path), proxy, config, scaffold)
     assert (result.outcome, result.rollouts[0].outcome) == (outcome, outcome)
 
@@ -292,7 +292,7 @@ async def test_a_process_that_outlives_its_session_is_counted(config, task_path,
         return self.result(Outcome.COMPLETED)
 
     async def take_patch(*args):
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             await http.post(f"{urls[0]}/chat/completions", json={"messages": [{"role": "user", "content": "more"}]})
         return await real(*args)
 
@@ -313,7 +313,7 @@ async def test_the_session_is_revoked_before_the_patch_is_taken(config, task_pat
         return self.result(Outcome.COMPLETED)
 
     async def take_patch(*args):
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             replies.append(await http.get(f"{urls[0]}/models"))
         return await real(*args)
 
@@ -479,7 +479,7 @@ async def test_who_keeps_breaking_the_proxy_is_graded_with_nothing_done(
         if asked_first:
             await ask(session)
         broken = {"messages": [{"role": "user", "content": "break"}]}
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             assert (await http.post(f"{session.base_url}/chat/completions", json=broken)).status_code == 500
         await sandbox.write_file("solution.py", FIXED.encode())
         return self.result(Outcome.COMPLETED)

@@ -75,7 +75,7 @@ class FakeCluster:
     def config(self, **more: Any) -> SandboxConfig:
         """A configuration for this cluster. Keywords are of the section, except those that `SandboxConfig` knows."""
         outer = {name: more.pop(name) for name in list(more) if name in SandboxConfig.model_fields}
-        usual = {"kubeconfig": self.kubeconfig, "python": node_python(), "backoff": 0.01, "grace": 3.0}
+        usual = {"kubeconfig": self.kubeconfig, "python": node_python(), "backoff": 0.01, "grace": 20.0}
         return SandboxConfig(backend="kubernetes", kubernetes=KubernetesConfig(**(usual | more)), **outer)
 
     def fail(self, kind: str, **more: Any) -> None:

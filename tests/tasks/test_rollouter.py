@@ -121,7 +121,7 @@ def world(tmp_path, monkeypatch):
 
 
 async def settled(check):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not check():
             await asyncio.sleep(0.01)
 
@@ -160,6 +160,7 @@ async def test_async_takes_what_is_complete_and_leaves_a_straggler_to_the_next_s
 async def test_a_group_that_was_overtaken_is_dropped_and_another_takes_its_place(world):
     world.gate = asyncio.Event()
     async with world.flow() as rollouts:
+        await settled(lambda: rollouts.ledger.counts()["complete"] == GROUPS - 1)
         trained = [await world.step(rollouts, 1), await world.step(rollouts, 2)]
         last = asyncio.create_task(world.step(rollouts, 3))
         await settled(lambda: len(world.launched) == STEPS * GROUPS * ATTEMPTS)

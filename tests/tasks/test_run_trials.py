@@ -1,6 +1,5 @@
 """The fan-out: exactly the missing trials of a draw, each sampled as its group asks."""
 
-import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -126,10 +125,10 @@ def test_missing_trials():
 async def test_the_proxy_captures_a_greedy_rollout():
     """Its log-probs are those at temperature 1, finite and below 0: the record's invariants hold."""
     policy = ScriptedPolicy(tiny_tokenizer(), ["so be it"])
-    async with ProxyServer(policy, ChatCodec(tiny_tokenizer()), 2000) as proxy, httpx.AsyncClient() as client:
+    async with ProxyServer(policy, ChatCodec(tiny_tokenizer()), 2000) as proxy, httpx.AsyncClient(timeout=60) as client:
         session = proxy.open_session("s", greedily(Sampling(0.7, 0.9, 20)))
         body = {"messages": [{"role": "user", "content": "mend it"}], "temperature": 1.0}
-        answer = await asyncio.wait_for(client.post(f"{session.base_url}/chat/completions", json=body), 60)
+        answer = await client.post(f"{session.base_url}/chat/completions", json=body)
         assert answer.status_code == 200, answer.text
     (call,) = policy.calls
     assert (call.sampling.temperature, call.sampling.top_p, call.sampling.max_tokens) == (0.0, 1.0, 20)

@@ -24,7 +24,7 @@ def config(server, **changes):
 
 
 async def ask(proxy_session, messages, **body):
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         answer = await client.post(
             f"{proxy_session.base_url}/chat/completions", json={"messages": messages, **body}, timeout=30
         )

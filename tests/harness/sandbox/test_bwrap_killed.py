@@ -16,6 +16,8 @@ import asyncio, os, signal, sys, threading
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from deployments import guardian
 from harness.sandbox import SandboxConfig, SandboxError, create_sandbox
 
@@ -37,9 +39,11 @@ def kill_at_birth():
 async def main():
     async with create_sandbox(SandboxConfig(root=Path(sys.argv[1]))) as sandbox:
         threading.Thread(target=kill_at_birth, daemon=True).start()
-        for _ in range(8):
+        for _ in range(200):  # until a sandbox is left that does not end
             with suppress(SandboxError):
                 await sandbox.exec(["true"], timeout=30)
+            if any(f"{sys.argv[1]}/" in " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])):
+                break
         print("done", flush=True)
         sys.stdin.read()
 

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,8 +45,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         pytest.skip("a second engine, behind TLS, needs root, dockerd and openssl")
     folder = tmp_path_factory.mktemp("tls")
     certificates(folder)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    url = f"tcp://127.0.0.1:{20000 + os.getpid() % 10000}"  # below those that other programs are given at random
     options = ["--host", url, "--tlsverify", f"--tlscacert={folder}/ca.pem"]
     options += [f"--tlscert={folder}/cert.pem", f"--tlskey={folder}/key.pem"]
     with daemon.private_engine(options) as local:

@@ -247,7 +247,7 @@ async def test_a_lost_workspace_is_noticed_and_leaves_nothing() -> None:
 async def test_a_command_that_waits_for_its_turn_does_not_outlive_the_sandbox() -> None:
     config = docker_sandbox(max_concurrent_execs=1)
     async with create_sandbox(config) as other:
-        first = asyncio.create_task(other.exec(["sleep", "2"], timeout=60))
+        first = asyncio.create_task(other.exec(["sleep", "600"], timeout=600))
         sandbox = create_sandbox(config)
         await sandbox.start()
         waiting = asyncio.create_task(sandbox.exec(["true"], timeout=60))
@@ -255,7 +255,8 @@ async def test_a_command_that_waits_for_its_turn_does_not_outlive_the_sandbox() 
         await sandbox.stop()
         with pytest.raises(SandboxError, match="not running"):
             await waiting
-        await first
+        first.cancel()
+        await asyncio.wait({first})
     assert owned(config) == []
 
 
@@ -372,7 +373,7 @@ async def test_what_a_killed_harness_leaves_is_found_and_removed(sandbox: Docker
 
 async def test_what_a_killed_harness_leaves_ends_at_its_deadline() -> None:
     config = docker_sandbox()
-    kill_harness_in_a_command(config, 2)
+    kill_harness_in_a_command(config, 8)
     eventually(lambda: engine_of(config).labelled("testgrad.project")[0] == [])
     for thing in await leftovers(config):
         thing.remove()

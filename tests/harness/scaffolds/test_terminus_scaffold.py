@@ -27,7 +27,7 @@ def tokenizer():
     return tiny_tokenizer()
 
 
-def keys(*texts, done=False, seconds=0.3):
+def keys(*texts, done=False, seconds=2.0):
     commands = [{"keystrokes": text, "duration": seconds} for text in texts]
     return json.dumps({"analysis": "a", "plan": "p", "commands": commands, "task_complete": done})
 

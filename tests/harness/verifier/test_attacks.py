@@ -42,7 +42,7 @@ pass_to_pass = ["test_calc.TestCalc.test_even", "test_calc.TestCalc.test_odd"]
 visible_tests = ["tests/test_visible.py"]
 """
 ATTACKS = Path(__file__).with_name("attacks")
-QUICK = VerifierConfig(timeout_sec=1.0, retries=0, memory_bytes=256 << 20, cpu_seconds=5)
+QUICK = VerifierConfig(timeout_sec=4.0, retries=0, memory_bytes=256 << 20, cpu_seconds=3)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_breaking_what_passed_fails(task: Task) -> None:
 @pytest.mark.parametrize("attack", sorted(ATTACKS.glob("*.py")), ids=lambda path: path.stem)
 async def test_attacks_in_the_code_under_test(task: Task, attack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file of attacks/ takes the place of calc.py; its first line names the status that it must get."""
-    monkeypatch.setattr(import_module("harness.verifier.graders.base"), "GRACE", 0.5)
+    monkeypatch.setattr(import_module("harness.verifier.graders.base"), "GRACE", 2.0)
     source = attack.read_text()
     verdict = await judge(task, {"calc.py": source})
     assert verdict.reward == 0.0

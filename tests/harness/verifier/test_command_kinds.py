@@ -117,8 +117,8 @@ async def test_ending_the_tests_early_earns_nothing(task: Task, source: str) -> 
 
 
 async def test_hanging_is_broken(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.verifier.graders.base.GRACE", 0.5)
-    verdict = await judge(task, "while True: pass\n", QUICK.model_copy(update={"timeout_sec": 1.5}))
+    monkeypatch.setattr("harness.verifier.graders.base.GRACE", 2.0)
+    verdict = await judge(task, "while True: pass\n", QUICK.model_copy(update={"timeout_sec": 3.0}))
     assert (verdict.reward, verdict.status) == (0.0, Status.BROKEN), verdict
 
 

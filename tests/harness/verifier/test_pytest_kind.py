@@ -48,7 +48,7 @@ FILES = {
     "tests/tests/conftest.py": "import pytest\n\n\n@pytest.fixture\ndef five():\n    return 5\n",
     "solution/files/calc.py": HONEST,
 }
-QUICK = VerifierConfig(timeout_sec=5.0, retries=0, memory_bytes=512 << 20, cpu_seconds=10)
+QUICK = VerifierConfig(timeout_sec=15.0, retries=0, memory_bytes=512 << 20, cpu_seconds=4)
 
 
 def make_task(root: Path, fail_to_pass: list[str] = F2P, pass_to_pass: list[str] = P2P, **changes: str) -> Task:
@@ -176,7 +176,7 @@ ATTACKS = {
 @pytest.mark.parametrize("name", ATTACKS)
 async def test_attacks_in_the_code_under_test(task: Task, name: str) -> None:
     source, status = ATTACKS[name]
-    verdict = await judge(task, {"calc.py": source}, QUICK.model_copy(update={"timeout_sec": 2.0}))
+    verdict = await judge(task, {"calc.py": source})
     assert (verdict.reward, verdict.status) == (0.0, status), verdict
     assert "SyntaxError" not in verdict.reason, "the attack itself is wrong"
 

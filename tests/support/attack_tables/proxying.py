@@ -21,7 +21,7 @@ async def _call_after_the_end(running: Attempt) -> list[str]:
     assert running.session is not None
     before, turns = running.proxy.unauthorized, running.session.capture.num_turns
     base = running.host_url
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         replies = [
             await http.post(f"{base}/chat/completions", json=_BODY),
             await http.get(f"{base}/models"),
@@ -52,7 +52,7 @@ async def _call_as_another(running: Attempt) -> list[str]:
     ]
     guesses += [f"../s/{secret[1:]}", "%2e%2e/s/x", "*", "null", "undefined", "0", "a" * 5000, "☃", "' or 1=1 --"]
     breaches = []
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         for guess in guesses:
             for path in ("v1/chat/completions", "chat/completions"):
                 try:
