@@ -7,6 +7,6 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# On a shared machine any example may stand still for a second.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+# On a shared machine any example may stand still for a second; and what fails fails each time.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")

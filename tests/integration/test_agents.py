@@ -49,7 +49,7 @@ def fenced(command: str) -> str:
 
 def keys(*commands: str, done: bool = False) -> str:
     """An answer for the terminal."""
-    typed = [{"keystrokes": text, "duration": 0.3} for text in commands]
+    typed = [{"keystrokes": text, "duration": 3.0} for text in commands]
     return json.dumps({"analysis": "so far", "plan": "next", "commands": typed, "task_complete": done})
 
 

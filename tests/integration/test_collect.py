@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from support.endpoint import MODEL, fake_server, said
-from support.integration import command, environment, leftover_processes
+from support.integration import command, environment, leftover_processes, wait_for
 from support.tasks import BUGGY, FIXED, write_task
 from typer.testing import CliRunner
 
@@ -119,7 +119,7 @@ async def test_a_collection_that_was_killed_goes_on(tmp_path: Path, root: Path) 
     assert (record["coverage"], record["mixed"], record["done"]["lost"]) == (1.0, 1, 0)
     assert_mlflow_has_it(root, record)
     assert_difficulty_keeps_what_is_mixed(index, root, tmp_path)
-    assert not leftover_processes()
+    wait_for(lambda: not leftover_processes(), 60)
 
 
 async def start(*words: object, root: Path) -> asyncio.subprocess.Process:

@@ -18,16 +18,17 @@ PROMPT = [5, 6, 7, 8]
 
 async def test_replicas_draw_by_lots_of_their_own(cluster: None, models: dict[str, Path]) -> None:
     """vLLM's engines all begin with one seed: attempts at a task that go to two of them would be one and the same."""
-    config = ServingConfig(replicas=2, window=256, dtype="float32", threads=max(cpu_threads() // 2, 1))
+    config = ServingConfig(replicas=2, window=2048, dtype="float32", threads=max(cpu_threads() // 2, 1))
     pool = await ReplicaPool.start("replicas/lots", models["tied"], config)
+    short = Sampling(max_tokens=8, min_tokens=8)
     try:
         answers = [
-            tuple((await actor.generate.remote(PROMPT, Sampling(max_tokens=8), f"{number}-{i}")).token_ids)
+            tuple((await actor.generate.remote(PROMPT, short, f"{number}-{i}")).token_ids)
             for i in range(2)
             for number, actor in enumerate(pool.actors)
         ]
         long = [
-            actor.generate.remote(PROMPT, Sampling(max_tokens=250, min_tokens=250), "long") for actor in pool.actors
+            actor.generate.remote(PROMPT, Sampling(max_tokens=1900, min_tokens=1900), "long") for actor in pool.actors
         ]
         while not all([(await actor.standing.remote()).turns for actor in pool.actors]):
             await asyncio.sleep(0.01)

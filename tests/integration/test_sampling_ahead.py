@@ -59,12 +59,13 @@ def test_a_run_that_is_killed_goes_on_with_the_same_batches(run_config: Path, ro
     journal = Journal(root / "test" / mode)
 
     killed_once(lambda: (journal.stage_dir(step_label(2)) / "update.json").is_file(), *options, root=root)
+    newest = max(journal.finished_steps("update.json"))
     kept = ended(journal)
     known = {step: [stored(journal, step, name) for name in (TAKEN, "update.json")] for step in (1, 2)}
 
     again = testgrad(*options, root=root)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "replaying update 2 of 2" in again.stdout
+    assert f"replaying update {newest} of {newest}" in again.stdout
     assert journal.finished_steps() == list(range(1, STEPS + 1))
     assert kept.items() <= ended(journal).items(), "a trial that had ended is gone, or was made again"
     for step, files in known.items():
@@ -77,4 +78,5 @@ def test_a_run_that_is_killed_goes_on_with_the_same_batches(run_config: Path, ro
         assert stored(journal, step, "sync.json")["version"] == step
     consumed = [group for step in range(1, STEPS + 1) for group in stored(journal, step, TAKEN)["consumed"]]
     assert len(consumed) == len(set(consumed)) == STEPS * GROUPS
-    assert stored(journal, 4, "record.json")["metrics"]["staleness/age/mean"] > 0, "nothing was sampled ahead"
+    ages = [stored(journal, step, "record.json")["metrics"]["staleness/age/mean"] for step in range(1, STEPS + 1)]
+    assert any(age > 0 for age in ages), "nothing was sampled ahead"

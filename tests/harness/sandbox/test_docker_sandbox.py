@@ -247,16 +247,16 @@ async def test_a_lost_workspace_is_noticed_and_leaves_nothing() -> None:
 async def test_a_command_that_waits_for_its_turn_does_not_outlive_the_sandbox() -> None:
     config = docker_sandbox(max_concurrent_execs=1)
     async with create_sandbox(config) as other:
-        first = asyncio.create_task(other.exec(["sleep", "600"], timeout=600))
+        first = asyncio.create_task(other.exec(["sh", "-c", "until test -e go; do sleep 0.1; done"], timeout=600))
         sandbox = create_sandbox(config)
         await sandbox.start()
         waiting = asyncio.create_task(sandbox.exec(["true"], timeout=60))
         await asyncio.sleep(0)
         await sandbox.stop()
+        await other.write_file("go", b"")
         with pytest.raises(SandboxError, match="not running"):
             await waiting
-        first.cancel()
-        await asyncio.wait({first})
+        await first
     assert owned(config) == []
 
 

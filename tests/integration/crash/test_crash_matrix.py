@@ -29,5 +29,5 @@ def test_no_crash_costs_a_trial_or_changes_a_weight(tmp_path: Path) -> None:
     figures = json.loads(done.stdout.splitlines()[-1])
     assert figures["kill_points"] >= int(points or 12) * 0.9, "some points were passed before they could be tried"
     assert figures["lost_trials"] == 0 and figures["weights_identical"] is True
-    assert not leftover_processes() and not leftover_files()
+    wait_for(lambda: not leftover_processes() and not leftover_files(), 60)
     wait_for(lambda: shared_memory() <= before, 30)  # the guardian looks once a flow has ended

@@ -21,7 +21,8 @@ def test_all_ranks_meet():
 
 
 def test_two_groups_on_a_machine_do_not_collide():
-    assert open_store("127.0.0.1", 1).port != open_store("127.0.0.1", 1).port
+    one, other = open_store("127.0.0.1", 1), open_store("127.0.0.1", 1)
+    assert one.port != other.port
 
 
 def test_who_does_not_come_is_named():
