@@ -97,3 +97,21 @@ def test_a_follower_sees_every_record_over_renamed_files_and_no_half_line(run, m
                 file.write(json.dumps({"message": str(number)}) + "\n")
         follower.join(60)
     assert seen == [str(number) for number in range(100)]
+
+
+def test_a_follower_loses_nothing_that_is_written_just_before_the_file_is_renamed(tmp_path, monkeypatch):
+    path, replaced = tmp_path / NAME, run_log._replaced
+    path.write_text('{"message": "1"}\n')
+
+    def renamed_after_the_last_look(path, inode):
+        if not path.with_name(f"{NAME}.1").exists():
+            with path.open("a") as file:
+                file.write('{"message": "2"}\n')
+            path.rename(path.with_name(f"{NAME}.1"))
+            assert not replaced(path, inode), "renamed, and none in its place yet"
+            path.write_text('{"message": "3"}\n')
+        return replaced(path, inode)
+
+    monkeypatch.setattr(run_log, "_replaced", renamed_after_the_last_look)
+    records = itertools.islice(run_log._follow(path, 0.0), 3)
+    assert [record["message"] for record in records] == ["1", "2", "3"]
